@@ -1,0 +1,102 @@
+package authz
+
+import "encoding/json"
+
+// Scope says which offices a request reaches; it is context.office_scope.
+type Scope string
+
+const (
+	ScopeOne     Scope = "one"     // exactly one office is named
+	ScopeMany    Scope = "many"    // several are named
+	ScopeMask    Scope = "mask"    // a pattern stands for offices
+	ScopeNone    Scope = "none"    // no office is named
+	ScopeUnknown Scope = "unknown" // what is reached cannot be told from the request
+)
+
+// Input is the question put to policy. It holds nothing that differs between
+// equal questions: no clock, no request id, no raw path or query.
+type Input struct {
+	Subject  *Subject
+	Resource string
+	Action   string
+	Context  Context
+}
+
+// Context is what the request says beside resource and action.
+type Context struct {
+	Method      string   // request method; HEAD counts as GET. Empty for /authorize
+	Route       string   // template of the route table; empty for /authorize
+	Subresource string   // rest of the template after the resource
+	Params      []Pair   // named segments and attributes, sorted by name
+	Offices     []string // every office named, upper case, sorted, each once
+	Scope       Scope
+	Mask        string // office pattern; empty without
+	Attributes  []Pair // data_source, parameter …, sorted by name; only those the request states
+
+	// Stated is the context a caller of /authorize gave, without the members
+	// above: a map of member name to valid JSON.
+	Stated map[string]json.RawMessage
+}
+
+// Pair is a named value.
+type Pair struct{ Name, Value string }
+
+// AppendJSON appends the input document. Equal questions give equal bytes and
+// different questions different ones; the bytes are ASCII.
+func (in *Input) AppendJSON(b []byte) []byte {
+	b = append(b, `{"user":`...)
+	b = append(b, in.Subject.input...)
+	b = append(b, `,"resource":`...)
+	b = AppendString(b, in.Resource)
+	b = append(b, `,"action":`...)
+	b = AppendString(b, in.Action)
+	b = append(b, `,"context":`...)
+	b = in.Context.AppendJSON(b)
+	return append(b, '}')
+}
+
+// AppendJSON appends the context member of the input document.
+func (c *Context) AppendJSON(b []byte) []byte {
+	b = append(b, '{')
+	if c.Method != "" {
+		b = append(b, `"method":`...)
+		b = AppendString(b, c.Method)
+		b = append(b, `,"route":`...)
+		b = AppendString(b, c.Route)
+		b = append(b, `,"subresource":`...)
+		b = AppendString(b, c.Subresource)
+		b = append(b, `,"params":{`...)
+		b = appendPairs(b, c.Params, 0)
+		b = append(b, `},`...)
+	}
+	if len(c.Offices) == 1 && c.Scope == ScopeOne {
+		b = append(b, `"office_id":`...)
+		b = AppendString(b, c.Offices[0])
+		b = append(b, ',')
+	}
+	b = append(b, `"offices":`...)
+	b = AppendStrings(b, c.Offices)
+	b = append(b, `,"office_scope":`...)
+	b = AppendString(b, string(c.Scope))
+	b = append(b, `,"office_mask":`...)
+	if c.Mask == "" {
+		b = append(b, "null"...)
+	} else {
+		b = AppendString(b, c.Mask)
+	}
+	b = appendPairs(b, c.Attributes, 1)
+	for _, name := range sortedKeys(c.Stated) {
+		b = appendRaw(b, name, c.Stated[name])
+	}
+	return append(b, '}')
+}
+
+func appendPairs(b []byte, pairs []Pair, before int) []byte {
+	for i := range pairs {
+		b = comma(b, i+before)
+		b = AppendString(b, pairs[i].Name)
+		b = append(b, ':')
+		b = AppendString(b, pairs[i].Value)
+	}
+	return b
+}
