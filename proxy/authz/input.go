@@ -41,18 +41,55 @@ type Context struct {
 // Pair is a named value.
 type Pair struct{ Name, Value string }
 
+// Question is an Input as it is put to policy. Body is the exact body sent to
+// OPA and, hashed, the key of the decision cache: nothing that policy sees can be
+// missing from the key. The slices share one buffer and are valid until the
+// buffer's owner reuses it.
+type Question struct {
+	Body      []byte
+	Context   []byte // the context member within Body
+	Anonymous bool
+	Offices   []string // every office named: what a bare boolean allow is limited to
+}
+
+// Input is the input document within Body.
+func (q *Question) Input() []byte {
+	return q.Body[len(bodyStart) : len(q.Body)-len(bodyEnd)]
+}
+
+const (
+	bodyStart = `{"input":`
+	bodyEnd   = `}`
+)
+
+// Question writes the input into buf, from its start.
+func (in *Input) Question(buf []byte) Question {
+	buf = append(buf[:0], bodyStart...)
+	buf = in.appendHead(buf)
+	start := len(buf)
+	buf = in.Context.AppendJSON(buf)
+	end := len(buf)
+	buf = append(buf, '}')
+	buf = append(buf, bodyEnd...)
+	return Question{Body: buf, Context: buf[start:end], Anonymous: !in.Subject.Authenticated, Offices: in.Context.Offices}
+}
+
 // AppendJSON appends the input document. Equal questions give equal bytes and
 // different questions different ones; the bytes are ASCII.
 func (in *Input) AppendJSON(b []byte) []byte {
+	b = in.appendHead(b)
+	b = in.Context.AppendJSON(b)
+	return append(b, '}')
+}
+
+func (in *Input) appendHead(b []byte) []byte {
 	b = append(b, `{"user":`...)
 	b = append(b, in.Subject.input...)
 	b = append(b, `,"resource":`...)
 	b = AppendString(b, in.Resource)
 	b = append(b, `,"action":`...)
 	b = AppendString(b, in.Action)
-	b = append(b, `,"context":`...)
-	b = in.Context.AppendJSON(b)
-	return append(b, '}')
+	return append(b, `,"context":`...)
 }
 
 // AppendJSON appends the context member of the input document.

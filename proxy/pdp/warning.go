@@ -1,0 +1,33 @@
+package pdp
+
+import (
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// warnEvery is how often a problem that stays is said again.
+const warnEvery = time.Minute
+
+// warning says a problem when it appears and then once a minute, with the number
+// of times it was met meanwhile.
+type warning struct {
+	log   zerolog.Logger
+	last  string
+	said  time.Time
+	since int
+}
+
+func (w *warning) about(problem string) {
+	switch {
+	case problem == "" && w.last != "":
+		w.log.Info().Msg("OPA is as it should be again")
+	case problem == "":
+	case problem != w.last || time.Since(w.said) >= warnEvery:
+		w.log.Warn().Int("repeated", w.since).Msg(problem)
+		w.said, w.since = time.Now(), 0
+	default:
+		w.since++
+	}
+	w.last = problem
+}
