@@ -1,0 +1,53 @@
+// Command bench runs the proxy with all that it needs on one machine: a local
+// stack to try it out, the stand-in API and load.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"headgate/bench/standin"
+)
+
+const usage = `Headgate on one machine.
+
+  go run ./bench up        start Redis, OPA, the stand-in API and the proxy
+  go run ./bench standin   start the stand-in API alone
+
+Each command lists its flags with --help.
+`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	command := ""
+	if len(args) > 0 {
+		command = args[0]
+		args = args[1:]
+	}
+	switch command {
+	case "standin":
+		return standin.Command(ctx, args, stderr)
+	case "help", "-h", "-help", "--help":
+		fmt.Fprint(stdout, usage)
+		return nil
+	}
+	fmt.Fprint(stderr, usage)
+	return fmt.Errorf("unknown command %q", command)
+}
