@@ -1,0 +1,559 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const (
+	dialTimeout = 300 * time.Millisecond
+
+	// A silent partition is noticed by a PING that gets no answer: after two
+	// quiet gaps at worst, then the time that the answer may take. Together they
+	// must stay under the 3 s that are promised.
+	pingGap    = 500 * time.Millisecond
+	pingAnswer = time.Second
+
+	// callLimit bounds one command. A reply that takes longer counts as Redis
+	// being away: the callers have an API to ask instead.
+	callLimit = time.Second
+
+	probeFirst, probeLast = 10 * time.Millisecond, 400 * time.Millisecond
+
+	sentinelRefresh = time.Second
+	clusterRefresh  = 5 * time.Second
+
+	// cacheBytes bounds the client-side cache of a connection: about 10,000
+	// users. What falls out is read again.
+	cacheBytes = 16 << 20
+)
+
+// ErrAway says that Redis cannot be used at the moment: it is down, too slow,
+// or refuses what it is asked.
+var ErrAway = errors.New("redis is away")
+
+// RedisConfig says where Redis is.
+type RedisConfig struct {
+	// URL in a form of rueidis.ParseURL: redis:// or rediss:// with one address,
+	// several addresses (?addr=…) of a cluster, or ?master_set=… with the
+	// addresses of Sentinels, which then share user and password with Redis if
+	// sentinel_auth=1.
+	URL string
+	// Said is told when Redis goes away, comes back, or cannot track keys; of an
+	// outage that comes and goes, at most once a minute. Nil says nothing.
+	Said func(message string)
+}
+
+// Redis is the shared tier: strings under keys, read through a client-side cache
+// that Redis itself keeps true by pushing invalidations (CLIENT TRACKING).
+//
+// It works from the first moment, with or without a server behind it. While the
+// server is away every call fails at once with ErrAway and a probe looks for it;
+// in a cluster that holds for each part of the key space by itself. Safe for
+// concurrent use; Close ends it.
+type Redis struct {
+	opt rueidis.ClientOption
+	say speaker
+
+	link    atomic.Pointer[link]
+	parts   [parts]part
+	window  atomic.Pointer[window]
+	pushes  atomic.Uint64
+	ctx     context.Context
+	cancel  context.CancelFunc
+	work    sync.WaitGroup
+	linking sync.Mutex
+}
+
+// link is a client and what its server can do.
+type link struct {
+	rueidis.Client
+	tracking bool
+}
+
+// A part is a range of hash slots. A node of a cluster owns ranges of slots, so
+// that a lost node takes whole parts away and leaves the others alone. Without a
+// cluster there is one.
+const (
+	parts    = 64
+	slotBits = 14
+)
+
+type part struct {
+	away    atomic.Bool
+	outages atomic.Uint64
+}
+
+// OpenRedis connects in the background if it cannot at once: only a URL that
+// cannot be understood is an error.
+func OpenRedis(cfg RedisConfig) (*Redis, error) {
+	opt, err := options(cfg.URL)
+	if err != nil {
+		return nil, err
+	}
+	r := &Redis{opt: opt}
+	r.say.to = cfg.Said
+	r.opt.OnInvalidations = func([]rueidis.RedisMessage) { r.pushes.Add(1) }
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	if err := r.connect(); err != nil {
+		for i := range r.parts {
+			r.parts[i].away.Store(true)
+			r.parts[i].outages.Store(1)
+		}
+		r.say.away(err)
+		r.work.Go(r.keepConnecting)
+	}
+	return r, nil
+}
+
+// options reads the URL. Its errors never repeat the URL, which holds a password.
+func options(raw string) (rueidis.ClientOption, error) {
+	opt, err := rueidis.ParseURL(raw)
+	if err != nil {
+		if e := (*url.Error)(nil); errors.As(err, &e) {
+			err = e.Err
+		}
+		return opt, fmt.Errorf("cannot read the Redis URL: %w", err)
+	}
+	several := opt.Sentinel.MasterSet != "" || len(opt.InitAddress) > 1
+	if opt.TLSConfig != nil && several {
+		opt.TLSConfig.ServerName = "" // each node is checked by the name it is dialled by
+	}
+	opt.Dialer = net.Dialer{Timeout: dialTimeout, KeepAlive: pingGap}
+	opt.ConnWriteTimeout = pingAnswer
+	opt.AlwaysPipelining = true
+	opt.DisableRetry = true
+	opt.PipelineMultiplex = -1 // one connection to a node: one cache, one order of replies and pushes
+	opt.BlockingPoolSize = 4
+	opt.CacheSizeEachConn = cacheBytes
+	opt.ReadBufferEachConn, opt.WriteBufferEachConn = 64<<10, 64<<10
+	opt.ClientName = "authorizer-proxy"
+	opt.ClientSetInfo = rueidis.DisableClientSetInfo // one permission less to ask for
+	if opt.Sentinel.MasterSet != "" {
+		opt.Sentinel.Dialer = opt.Dialer
+		opt.Sentinel.TLSConfig = opt.TLSConfig
+		opt.Sentinel.ClientName = opt.ClientName
+		opt.Sentinel.TopologyRefreshInterval = sentinelRefresh
+		if u, err := url.Parse(raw); err == nil && u.Query().Get("sentinel_auth") == "1" {
+			opt.Sentinel.Username, opt.Sentinel.Password = opt.Username, opt.Password
+		}
+	}
+	opt.ClusterOption.ShardsRefreshInterval = clusterRefresh
+	opt.ClusterOption.MaxMovedRedirections = 3
+	return opt, nil
+}
+
+// connect makes the client. rueidis asks the server itself whether it is a
+// cluster, so a client exists only after a first successful connection; from
+// then on rueidis dials again by itself.
+func (r *Redis) connect() error {
+	r.linking.Lock()
+	defer r.linking.Unlock()
+	opt := r.opt
+	client, err := rueidis.NewClient(opt)
+	if cannotTrack(err) {
+		r.say.once("redis does not support CLIENT TRACKING, or refuses it to this user: user contexts are read again every few seconds")
+		opt.DisableCache = true
+		client, err = rueidis.NewClient(opt)
+	}
+	if err != nil {
+		return err
+	}
+	if old := r.link.Swap(&link{Client: client, tracking: !opt.DisableCache}); old != nil {
+		old.Close()
+	}
+	return nil
+}
+
+// cannotTrack tells a server that will never track keys from one that is busy.
+func cannotTrack(err error) bool {
+	return errors.Is(err, rueidis.ErrNoCache) && !strings.HasPrefix(err.Error(), "BUSY")
+}
+
+func (r *Redis) keepConnecting() {
+	for pause := probeFirst; r.sleep(pause); pause = min(2*pause, probeLast) {
+		if r.connect() == nil {
+			for i := range r.parts {
+				r.parts[i].away.Store(false)
+			}
+			r.say.back()
+			return
+		}
+	}
+}
+
+// sleep reports false when the tier is closed.
+func (r *Redis) sleep(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-r.ctx.Done():
+		return false
+	}
+}
+
+// Close ends all connections and goroutines.
+func (r *Redis) Close() {
+	r.cancel()
+	r.work.Wait()
+	if l := r.link.Load(); l != nil {
+		l.Close()
+	}
+}
+
+// Tracking reports whether Redis tells us when a key that we read changes.
+func (r *Redis) Tracking() bool {
+	l := r.link.Load()
+	return l != nil && l.tracking
+}
+
+// Away reports whether Redis, or a part of a cluster, is away.
+func (r *Redis) Away() bool {
+	for i := range r.parts {
+		if r.parts[i].away.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// Pushes is the number of invalidations received.
+func (r *Redis) Pushes() uint64 { return r.pushes.Load() }
+
+// Ref is a key prepared for Load; make it once and keep it.
+type Ref struct {
+	cmd  rueidis.Cacheable
+	key  string
+	life time.Duration
+	part int
+}
+
+// Ref prepares a key. What is read under it stays in the client-side cache for
+// life at most; with exact, no longer than Redis keeps it either, whatever
+// becomes of the push that tells of its end. It fails while there has never been
+// a connection.
+func (r *Redis) Ref(key string, life time.Duration, exact bool) (Ref, error) {
+	l := r.link.Load()
+	if l == nil {
+		return Ref{}, ErrAway
+	}
+	cmd := l.B().Get().Key(key).Cache().Pin()
+	if !exact {
+		cmd = cmd.ToStaticTTL()
+	}
+	return Ref{cmd: cmd, key: key, life: life, part: partOf(l.Client, cmd.Slot())}, nil
+}
+
+func partOf(c rueidis.Client, slot uint16) int {
+	if c.Mode() != rueidis.ClientModeCluster {
+		return 0
+	}
+	return int(slot) >> (slotBits - 6)
+}
+
+// Load reads a key: from the client-side cache without a round trip or an
+// allocation where it can. A key that does not exist is the empty string. Equal
+// results of two calls are the same bytes in memory exactly when nothing was
+// read from Redis in between.
+func (r *Redis) Load(ref *Ref) (string, error) {
+	v, err := r.load(ref).ToString()
+	if err == nil {
+		return v, nil
+	}
+	return r.loadAgain(ref, err)
+}
+
+// LoadUntil is Load, with the time at which Redis lets the key go.
+func (r *Redis) LoadUntil(ref *Ref) (string, time.Time, error) {
+	res := r.load(ref)
+	v, err := res.ToString()
+	if err != nil {
+		v, err = r.loadAgain(ref, err)
+		return v, time.Time{}, err
+	}
+	return v, time.UnixMilli(res.CachePXAT()), nil
+}
+
+func (r *Redis) load(ref *Ref) rueidis.RedisResult {
+	if r.parts[ref.part].away.Load() {
+		return rueidis.NewErrorResult(ErrAway)
+	}
+	return r.link.Load().DoCache(r.soon(), ref.cmd, ref.life)
+}
+
+func (r *Redis) loadAgain(ref *Ref, err error) (string, error) {
+	if err == ErrAway {
+		return "", err
+	}
+	if lost(err) { // the connection ended under it: a new one costs less than doing without Redis
+		var v string
+		if v, err = r.load(ref).ToString(); err == nil {
+			return v, nil
+		}
+	}
+	if rueidis.IsRedisNil(err) {
+		return "", nil
+	}
+	return "", r.failed(r.ctx, ref.key, ref.part, err)
+}
+
+// lost tells the end of a connection from an answer and from a time-out.
+func lost(err error) bool {
+	_, answer := rueidis.IsRedisErr(err)
+	return !answer && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
+}
+
+// window is a context that many calls share, so that a hit need not make one.
+type window struct {
+	context.Context
+	old atomic.Bool
+}
+
+// soon returns a context that ends within half of callLimit to callLimit from
+// now. It belongs to no request: rueidis lets all callers that wait for one key
+// fail when the context of the first ends.
+func (r *Redis) soon() context.Context {
+	if w := r.window.Load(); w != nil && !w.old.Load() {
+		return w
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, callLimit)
+	w := &window{Context: ctx}
+	time.AfterFunc(callLimit/2, func() { w.old.Store(true) })
+	time.AfterFunc(callLimit, cancel)
+	r.window.Store(w)
+	return w
+}
+
+// failed takes the part of the key away until a probe succeeds, unless it was the
+// caller who gave up.
+func (r *Redis) failed(ctx context.Context, key string, i int, err error) error {
+	p := &r.parts[i]
+	if ctx.Err() == nil && r.ctx.Err() == nil && p.away.CompareAndSwap(false, true) {
+		p.outages.Add(1)
+		r.say.away(err)
+		r.work.Go(func() { r.probe(key, p) })
+	}
+	return fmt.Errorf("%w: %w", ErrAway, err)
+}
+
+// probe waits until a key beside the one that failed can be written and read.
+func (r *Redis) probe(key string, p *part) {
+	beside := "user:probe:{" + key + "}"
+	for pause := probeFirst; r.sleep(pause); pause = min(2*pause, probeLast) {
+		ctx, cancel := context.WithTimeout(r.ctx, callLimit)
+		l := r.link.Load()
+		var err error
+		for _, res := range l.DoMulti(ctx,
+			l.B().Set().Key(beside).Value("1").Px(callLimit).Build(),
+			l.B().Get().Key(beside).Build()) {
+			err = errors.Join(err, res.Error())
+		}
+		cancel()
+		if cannotTrack(err) {
+			err = r.connect()
+		}
+		if err == nil {
+			p.away.Store(false)
+			r.say.back()
+			return
+		}
+	}
+}
+
+// Outage tells whether the key's part is away, and which outage that is: what is
+// remembered during one must not be used after it.
+func (r *Redis) Outage(key string) (n uint64, away bool) {
+	p := &r.parts[0]
+	if l := r.link.Load(); l != nil {
+		p = &r.parts[partOf(l.Client, slot(l, key))]
+	}
+	return p.outages.Load(), p.away.Load()
+}
+
+func slot(l *link, key string) uint16 {
+	cmd := l.B().Get().Key(key).Build()
+	return cmd.Slot()
+}
+
+// speaker tells what became of Redis.
+type speaker struct {
+	to   func(string)
+	mu   sync.Mutex
+	last time.Time
+	open bool // an outage was told of, its end not yet
+	told bool
+}
+
+const sayEvery = time.Minute
+
+func (s *speaker) away(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.to != nil && (s.last.IsZero() || time.Since(s.last) >= sayEvery) {
+		s.last, s.open = time.Now(), true
+		s.to("redis is away: " + err.Error())
+	}
+}
+
+func (s *speaker) back() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open {
+		s.open = false
+		s.to("redis is back")
+	}
+}
+
+func (s *speaker) once(message string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.to != nil && !s.told {
+		s.told = true
+		s.to(message)
+	}
+}
+
+// The commands that follow are one round trip each, bounded by callLimit and ctx.
+
+// do sends a command about key.
+func (r *Redis) do(ctx context.Context, key string, build func(rueidis.Builder) rueidis.Completed) rueidis.RedisResult {
+	results, err := r.doMulti(ctx, key, func(b rueidis.Builder) []rueidis.Completed { return []rueidis.Completed{build(b)} })
+	if err != nil {
+		return rueidis.NewErrorResult(err)
+	}
+	return results[0]
+}
+
+// doMulti sends commands about one key together. The error is that of the first
+// that failed; an absent key is no failure.
+func (r *Redis) doMulti(ctx context.Context, key string, build func(rueidis.Builder) []rueidis.Completed) ([]rueidis.RedisResult, error) {
+	l := r.link.Load()
+	if l == nil {
+		return nil, ErrAway
+	}
+	i := partOf(l.Client, slot(l, key))
+	if r.parts[i].away.Load() {
+		return nil, ErrAway
+	}
+	limited, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	results := l.DoMulti(limited, build(l.B())...)
+	for _, res := range results {
+		if err := res.Error(); err != nil && !rueidis.IsRedisNil(err) {
+			return nil, r.failed(ctx, key, i, err)
+		}
+	}
+	return results, nil
+}
+
+// Claim stores value under key if nothing is there, and tells which server
+// process answered: its run_id changes with every restart and differs between a
+// primary and the replica that takes over.
+func (r *Redis) Claim(ctx context.Context, key, value string, life time.Duration) (claimed bool, runID string, err error) {
+	results, err := r.doMulti(ctx, key, func(b rueidis.Builder) []rueidis.Completed {
+		return []rueidis.Completed{
+			b.Set().Key(key).Value(value).Nx().Px(life).Build(),
+			b.Info().Section("server").Build().SetSlot(key),
+		}
+	})
+	if err != nil {
+		return false, "", err
+	}
+	runID, err = runIDOf(results[1])
+	return results[0].Error() == nil, runID, err
+}
+
+// RunID names the server process that holds key now.
+func (r *Redis) RunID(ctx context.Context, key string) (string, error) {
+	return runIDOf(r.do(ctx, key, func(b rueidis.Builder) rueidis.Completed {
+		return b.Info().Section("server").Build().SetSlot(key)
+	}))
+}
+
+func runIDOf(res rueidis.RedisResult) (string, error) {
+	info, err := res.ToString()
+	if err != nil {
+		return "", err
+	}
+	_, rest, ok := strings.Cut(info, "\nrun_id:")
+	id, _, end := strings.Cut(rest, "\r\n")
+	if !ok || !end {
+		return "", fmt.Errorf("%w: INFO shows no run_id", ErrAway)
+	}
+	return strings.Clone(id), nil
+}
+
+// swap replaces or deletes a value that is still what the caller believes.
+var swap = rueidis.NewLuaScript(`
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+if ARGV[2] == '' then redis.call('DEL', KEYS[1]) else redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) end
+return 1`)
+
+// Swap puts value in the place of old, if old is what is there; an empty value
+// deletes it. It reports whether it did.
+func (r *Redis) Swap(ctx context.Context, key, old, value string, life time.Duration) (bool, error) {
+	l := r.link.Load()
+	if l == nil {
+		return false, ErrAway
+	}
+	i := partOf(l.Client, slot(l, key))
+	if r.parts[i].away.Load() {
+		return false, ErrAway
+	}
+	limited, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	done, err := swap.Exec(limited, l.Client, []string{key}, []string{old, value, fmt.Sprint(max(1, life.Milliseconds()))}).AsBool()
+	if err != nil {
+		return false, r.failed(ctx, key, i, err)
+	}
+	return done, nil
+}
+
+// Set stores value under key for the given life.
+func (r *Redis) Set(ctx context.Context, key, value string, life time.Duration) error {
+	return r.do(ctx, key, func(b rueidis.Builder) rueidis.Completed {
+		return b.Set().Key(key).Value(value).Px(life).Build()
+	}).Error()
+}
+
+// Get reads a key from Redis itself, and how long it will live; an absent key is
+// the empty string.
+func (r *Redis) Get(ctx context.Context, key string) (string, time.Duration, error) {
+	results, err := r.doMulti(ctx, key, func(b rueidis.Builder) []rueidis.Completed {
+		return []rueidis.Completed{b.Get().Key(key).Build(), b.Pttl().Key(key).Build()}
+	})
+	if err != nil {
+		return "", 0, err
+	}
+	v, err := results[0].ToString()
+	if rueidis.IsRedisNil(err) {
+		return "", 0, nil
+	}
+	ms, err := results[1].AsInt64()
+	return v, time.Duration(ms) * time.Millisecond, err
+}
+
+// Extend lets a key live for life from now.
+func (r *Redis) Extend(ctx context.Context, key string, life time.Duration) error {
+	return r.do(ctx, key, func(b rueidis.Builder) rueidis.Completed {
+		return b.Pexpire().Key(key).Milliseconds(life.Milliseconds()).Build()
+	}).Error()
+}
+
+// Delete removes a key and reports whether it was there.
+func (r *Redis) Delete(ctx context.Context, key string) (bool, error) {
+	return r.do(ctx, key, func(b rueidis.Builder) rueidis.Completed {
+		return b.Del().Key(key).Build()
+	}).AsBool()
+}

@@ -1,0 +1,310 @@
+package cache
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"headgate/proxy/cache/redistest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// said collects what the tier tells.
+type said struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (s *said) hear(m string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = append(s.list, m)
+}
+
+func (s *said) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.list, "\n")
+}
+
+func open(t *testing.T, url string) (*Redis, *said) {
+	t.Helper()
+	heard := new(said)
+	r, err := OpenRedis(RedisConfig{URL: url, Said: heard.hear})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r, heard
+}
+
+func ref(t *testing.T, r *Redis, key string) *Ref {
+	t.Helper()
+	k, err := r.Ref(key, time.Minute, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &k
+}
+
+func load(t *testing.T, r *Redis, k *Ref) string {
+	t.Helper()
+	v, err := r.Load(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestRedisURL(t *testing.T) {
+	for _, url := range []string{
+		"http://localhost",                   // another protocol
+		"redis://u:s3cret@localhost/x",       // not a database number
+		"redis://u:s3cret@local host:port",   // not a URL
+		"redis://u:s3cret@localhost/%zz",     // bad escape
+		"redis://u:s3cret@localhost/1/2",     // two paths
+		"redis://u:s3cret@localhost?db=none", // not a number
+	} {
+		r, err := OpenRedis(RedisConfig{URL: url})
+		if err == nil {
+			r.Close()
+			t.Errorf("%s was accepted", url)
+			continue
+		}
+		if strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("the error shows the password: %v", err)
+		}
+	}
+}
+
+func TestRedisValuesAreReadOnceAndPushed(t *testing.T) {
+	server := redistest.Start(t)
+	r, _ := open(t, server.URL())
+	k := ref(t, r, "user:a")
+
+	if v := load(t, r, k); v != "" {
+		t.Fatalf("an absent key is %q", v)
+	}
+	server.Do("set", "user:a", "1")
+	redistest.Eventually(t, "the new value is seen", func() bool { return load(t, r, k) == "1" })
+	server.Do("del", "user:a")
+	redistest.Eventually(t, "the deletion is seen", func() bool { return load(t, r, k) == "" })
+	server.Do("set", "user:a", "2", "px", "50")
+	redistest.Eventually(t, "the value is seen", func() bool { return load(t, r, k) == "2" })
+	redistest.Eventually(t, "its end is seen", func() bool { return load(t, r, k) == "" })
+	if !r.Tracking() || r.Away() || r.Pushes() == 0 {
+		t.Errorf("tracking %v, away %v, pushes %d", r.Tracking(), r.Away(), r.Pushes())
+	}
+}
+
+func TestRedisHitAllocatesNothing(t *testing.T) {
+	server := redistest.Start(t)
+	r, _ := open(t, server.URL())
+	server.Do("set", "user:a", "1")
+	k := ref(t, r, "user:a")
+	load(t, r, k)
+	if n := testing.AllocsPerRun(1000, func() { r.Load(k) }); n != 0 {
+		t.Errorf("%v allocations for a hit", n)
+	}
+}
+
+func TestRedisCommands(t *testing.T) {
+	server := redistest.Start(t)
+	r, _ := open(t, server.URL())
+	ctx := t.Context()
+	is := func(name string, got, want any, err error) {
+		t.Helper()
+		if got != want || err != nil {
+			t.Errorf("%s: got %v, %v; want %v", name, got, err, want)
+		}
+	}
+
+	claimed, id, err := r.Claim(ctx, "user:a", "mine", time.Minute)
+	is("a free key is claimed", claimed, true, err)
+	again, err := r.RunID(ctx, "user:a")
+	is("the process is named", again == id && len(id) == 40, true, err)
+	claimed, _, err = r.Claim(ctx, "user:a", "yours", time.Minute)
+	is("a claimed key is not", claimed, false, err)
+	done, err := r.Swap(ctx, "user:a", "yours", "x", time.Minute)
+	is("what is not there is not swapped", done, false, err)
+	done, err = r.Swap(ctx, "user:a", "mine", "x", time.Minute)
+	is("what is there is", done, true, err)
+	v, life, err := r.Get(ctx, "user:a")
+	is("it is stored", v, "x", err)
+	is("with its life", life > 50*time.Second && life <= time.Minute, true, err)
+	is("a life is changed", nil, nil, r.Extend(ctx, "user:a", time.Hour))
+	_, life, err = r.Get(ctx, "user:a")
+	is("and lasts", life > time.Minute, true, err)
+	done, err = r.Swap(ctx, "user:a", "x", "", 0)
+	is("nothing in its place deletes it", done, true, err)
+	v, _, err = r.Get(ctx, "user:a")
+	is("it is gone", v, "", err)
+	done, err = r.Delete(ctx, "user:a")
+	is("what is not there is not deleted", done, false, err)
+	is("a key is set", nil, nil, r.Set(ctx, "user:a", "y", time.Minute))
+	done, err = r.Delete(ctx, "user:a")
+	is("what is there is deleted", done, true, err)
+}
+
+// Down at the start is as good as down later.
+func TestRedisDownAtStart(t *testing.T) {
+	server := redistest.Stopped(t)
+	r, heard := open(t, server.URL())
+	if _, err := r.Ref("user:a", time.Minute, false); !errors.Is(err, ErrAway) {
+		t.Errorf("got %v", err)
+	}
+	if _, away := r.Outage("user:a"); !away {
+		t.Error("nothing is away")
+	}
+	server.Start()
+	redistest.Eventually(t, "Redis is found", func() bool { return !r.Away() })
+	if v := load(t, r, ref(t, r, "user:a")); v != "" {
+		t.Errorf("got %q", v)
+	}
+	if got := heard.String(); !strings.HasPrefix(got, "redis is away: ") || !strings.HasSuffix(got, "\nredis is back") {
+		t.Errorf("said %q", got)
+	}
+}
+
+func TestRedisKilledAndRestarted(t *testing.T) {
+	server := redistest.Start(t)
+	r, heard := open(t, server.URL())
+	k := ref(t, r, "user:a")
+	server.Do("set", "user:a", "1")
+	redistest.Eventually(t, "the value is read", func() bool { return load(t, r, k) == "1" })
+	id, err := r.RunID(t.Context(), "user:a")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	server.Kill()
+	redistest.Eventually(t, "its end is noticed", func() bool { _, err := r.Load(k); return errors.Is(err, ErrAway) })
+	first, away := r.Outage("user:a")
+	if !away {
+		t.Error("no outage")
+	}
+	server.Start()
+	redistest.Eventually(t, "it is found again", func() bool { return !r.Away() })
+	if v := load(t, r, k); v != "" {
+		t.Errorf("the old value is still served: %q", v)
+	}
+	if now, err := r.RunID(t.Context(), "user:a"); now == id || err != nil {
+		t.Errorf("another process has the same name %q: %v", now, err)
+	}
+	server.Kill()
+	redistest.Eventually(t, "its end is noticed", func() bool { _, err := r.Load(k); return errors.Is(err, ErrAway) })
+	if second, _ := r.Outage("user:a"); second == first {
+		t.Error("two outages have one number")
+	}
+	if n := strings.Count(heard.String(), "away"); n != 1 {
+		t.Errorf("said %d times that Redis is away:\n%s", n, heard)
+	}
+}
+
+// A frozen server answers nothing and closes nothing, as a partition does.
+func TestRedisFrozen(t *testing.T) {
+	server := redistest.Start(t)
+	r, _ := open(t, server.URL())
+	k := ref(t, r, "user:a")
+	server.Do("set", "user:a", "1")
+	redistest.Eventually(t, "the value is read", func() bool { return load(t, r, k) == "1" })
+
+	start := time.Now()
+	server.Freeze()
+	redistest.Eventually(t, "the partition is noticed", func() bool { _, err := r.Load(k); return err != nil })
+	if d := time.Since(start); d > 3*time.Second {
+		t.Errorf("noticed after %v", d)
+	}
+	start = time.Now()
+	if _, err := r.Load(k); !errors.Is(err, ErrAway) || time.Since(start) > callLimit/2 {
+		t.Errorf("a call during the outage: %v after %v", err, time.Since(start))
+	}
+	server.Thaw()
+	redistest.Eventually(t, "it is found again", func() bool { v, err := r.Load(k); return v == "1" && err == nil })
+}
+
+func TestRedisConnectionKilled(t *testing.T) {
+	server := redistest.Start(t)
+	r, heard := open(t, server.URL())
+	k := ref(t, r, "user:a")
+	server.Do("set", "user:a", "1")
+	load(t, r, k)
+	for range 20 {
+		server.Do("client", "kill", "type", "normal")
+		if v := load(t, r, k); v != "1" {
+			t.Fatalf("got %q", v)
+		}
+	}
+	if heard.String() != "" {
+		t.Errorf("said %q", heard)
+	}
+}
+
+func TestRedisWithoutTracking(t *testing.T) {
+	server := redistest.Start(t)
+	server.Do("acl", "setuser", "plain", "on", ">pw", "~*", "+@all", "-client|tracking")
+	r, heard := open(t, "redis://plain:pw@"+server.Addr)
+	if r.Tracking() || r.Away() || strings.Count(heard.String(), "CLIENT TRACKING") != 1 {
+		t.Errorf("tracking %v, away %v, said %q", r.Tracking(), r.Away(), heard)
+	}
+	server.Do("set", "user:a", "1")
+	k := ref(t, r, "user:a")
+	if v := load(t, r, k); v != "1" {
+		t.Errorf("got %q", v)
+	}
+	server.Do("set", "user:a", "2")
+	if v := load(t, r, k); v != "2" {
+		t.Errorf("got %q", v)
+	}
+}
+
+// The user of users.acl can do all that the proxy does, and nothing else.
+func TestRedisLeastPrivilege(t *testing.T) {
+	server := redistest.Start(t, "--aclfile", redistest.Config(t, "users.acl"))
+	r, heard := open(t, "redis://proxy:headgate@"+server.Addr)
+	if r.Away() || !r.Tracking() {
+		t.Fatalf("said %q", heard)
+	}
+	ctx := t.Context()
+	_, _, err := r.Claim(ctx, "user:a", "mine", time.Minute)
+	for _, e := range []error{err, r.Set(ctx, "user:b", "1", time.Minute), r.Extend(ctx, "user:b", time.Hour)} {
+		if e != nil {
+			t.Error(e)
+		}
+	}
+	if done, err := r.Swap(ctx, "user:a", "mine", "x", time.Minute); !done || err != nil {
+		t.Error(done, err)
+	}
+	if v := load(t, r, ref(t, r, "user:a")); v != "x" {
+		t.Errorf("got %q", v)
+	}
+	if v, _, err := r.Get(ctx, "user:a"); v != "x" || err != nil {
+		t.Error(v, err)
+	}
+	if done, err := r.Delete(ctx, "user:a"); !done || err != nil {
+		t.Error(done, err)
+	}
+
+	for _, command := range []string{"get other", "set other 1", "keys *", "flushall", "config get *", "acl list", "client kill type normal", "monitor", "shutdown", "script flush"} {
+		out, _ := server.Try(append([]string{"--user", "proxy", "--pass", "headgate", "--no-auth-warning"}, strings.Fields(command)...)...)
+		if !strings.HasPrefix(out, "NOPERM") {
+			t.Errorf("%s: %s", command, out)
+		}
+	}
+	if out, _ := server.Try("get", "user:a"); !strings.HasPrefix(out, "NOAUTH") {
+		t.Errorf("without a password: %s", out)
+	}
+}
+
+func TestRedisWrongPassword(t *testing.T) {
+	server := redistest.Start(t, "--aclfile", redistest.Config(t, "users.acl"))
+	r, heard := open(t, "redis://proxy:s3cret@"+server.Addr)
+	if !r.Away() || !strings.Contains(heard.String(), "WRONGPASS") || strings.Contains(heard.String(), "s3cret") {
+		t.Errorf("said %q", heard)
+	}
+}

@@ -1,0 +1,152 @@
+// Package redistest starts real redis-server processes for the tests of the
+// packages that talk to Redis.
+package redistest
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Server is a redis-server of its own, on a free port of 127.0.0.1, without
+// persistence. It ends with the test.
+type Server struct {
+	Addr string
+	t    testing.TB
+	args []string
+	cmd  *exec.Cmd
+	out  *bytes.Buffer
+}
+
+// Start starts a server; args are further arguments of redis-server.
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	s := Stopped(t, args...)
+	s.Start()
+	return s
+}
+
+// Stopped is a server that is not started yet.
+func Stopped(t testing.TB, args ...string) *Server {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatal("redis-server is needed: apt-get install redis-server")
+		}
+		t.Skip("redis-server is not installed")
+	}
+	s := &Server{Addr: freeAddr(t), t: t, args: args}
+	t.Cleanup(s.Kill)
+	return s
+}
+
+func freeAddr(t testing.TB) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// URL is the address as REDIS_URL.
+func (s *Server) URL() string { return "redis://" + s.Addr }
+
+// Port is the port alone.
+func (s *Server) Port() string {
+	_, port, _ := net.SplitHostPort(s.Addr)
+	return port
+}
+
+// Start starts the server, or starts it again after Kill, and waits until it
+// answers.
+func (s *Server) Start() {
+	s.t.Helper()
+	s.out = new(bytes.Buffer)
+	args := append([]string{"--bind", "127.0.0.1", "--port", s.Port(), "--save", "", "--appendonly", "no",
+		"--dir", s.t.TempDir(), "--repl-diskless-sync-delay", "0"}, s.args...)
+	s.cmd = exec.Command("redis-server", args...)
+	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	Eventually(s.t, "redis-server answers", func() bool {
+		c, err := net.DialTimeout("tcp", s.Addr, time.Second)
+		if err != nil {
+			return false
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(time.Second))
+		fmt.Fprint(c, "PING\r\n")
+		b := make([]byte, 16)
+		n, _ := c.Read(b)
+		return n > 0 && !bytes.HasPrefix(b, []byte("-LOADING"))
+	})
+}
+
+// Kill ends the server at once, as a crash does.
+func (s *Server) Kill() {
+	if s.cmd != nil && s.cmd.Process != nil {
+		s.cmd.Process.Kill()
+		s.cmd.Wait()
+		s.cmd = nil
+	}
+}
+
+// Freeze stops the process without closing a connection; Thaw lets it go on.
+func (s *Server) Freeze() { s.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Thaw ends Freeze.
+func (s *Server) Thaw() { s.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Do runs a command through redis-cli, as an operator would, and returns what it
+// printed.
+func (s *Server) Do(args ...string) string {
+	s.t.Helper()
+	out, err := s.Try(args...)
+	if err != nil {
+		s.t.Fatalf("redis-cli %s: %v: %s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// Try is Do that may fail.
+func (s *Server) Try(args ...string) (string, error) {
+	out, err := exec.Command("redis-cli", append([]string{"-h", "127.0.0.1", "-p", s.Port()}, args...)...).CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
+
+// Config is the path of a file of the repository's folder redis.
+func Config(t testing.TB, name string) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Join(dir, "redis", name)
+		}
+	}
+	t.Fatal("the repository's root was not found")
+	return ""
+}
+
+// Eventually waits for a condition; a minute without it fails the test.
+func Eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if condition() {
+			return
+		}
+	}
+	t.Fatalf("waited a minute in vain: %s", what)
+}
