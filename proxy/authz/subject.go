@@ -58,6 +58,10 @@ func NewSubject(p *Principal, u User, fetched time.Time) *Subject {
 // JSON is the user member of the input document. The caller must not change it.
 func (s *Subject) JSON() []byte { return s.input }
 
+// HeaderJSON is the user member of the context header. The caller must not change
+// it.
+func (s *Subject) HeaderJSON() []byte { return s.header }
+
 func (s *Subject) appendInput(b []byte, claims json.RawMessage) []byte {
 	b = append(b, `{"id":`...)
 	b = AppendString(b, s.ID)

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"sort"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -36,7 +37,7 @@ func newOPA(address *url.URL, path string, timeout time.Duration, conns int) (*o
 		return nil, fmt.Errorf("cannot use policy path %q: want /v1/data/<package>/<rule>", path)
 	}
 	c := &fasthttp.HostClient{
-		Addr:                          address.Host,
+		Addr:                          fasthttp.AddMissingPort(address.Host, address.Scheme == "https"),
 		IsTLS:                         address.Scheme == "https",
 		MaxConns:                      conns,
 		MaxConnDuration:               time.Hour,
@@ -47,21 +48,26 @@ func newOPA(address *url.URL, path string, timeout time.Duration, conns int) (*o
 		NoDefaultUserAgentHeader:      true,
 		DisablePathNormalizing:        true,
 		DisableHeaderNamesNormalizing: true,
-		Dial: func(addr string) (net.Conn, error) {
-			return fasthttp.DialDualStackTimeout(addr, min(timeout, time.Second))
+		DialTimeout: func(addr string, timeout time.Duration) (net.Conn, error) {
+			return net.DialTimeout("tcp", addr, timeout)
 		},
-		// A question changes nothing in OPA, so one retry is safe; it is for the
-		// kept connection that OPA closed meanwhile, never for a timeout.
 		MaxIdemponentCallAttempts: 2,
-		RetryIfErr: func(_ *fasthttp.Request, attempts int, err error) (bool, bool) {
-			return false, attempts < 2 && (errors.Is(err, io.EOF) || errors.Is(err, fasthttp.ErrConnectionClosed))
-		},
+	}
+	// A question changes nothing in OPA, so one retry is safe; it is for the kept
+	// connection that OPA closed meanwhile, never for a timeout. The others are
+	// likely to be dead as well, so the retry dials.
+	c.RetryIfErr = func(_ *fasthttp.Request, _ int, err error) (resetTimeout, retry bool) {
+		retry = errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+		if retry {
+			c.CloseIdleConnections()
+		}
+		return false, retry
 	}
 	base := address.Scheme + "://" + address.Host
 	if address.Scheme == "unix" {
 		base, c.Addr = "http://opa", "opa"
-		c.Dial = func(string) (net.Conn, error) {
-			return net.DialTimeout("unix", address.Path, min(timeout, time.Second))
+		c.DialTimeout = func(_ string, timeout time.Duration) (net.Conn, error) {
+			return net.DialTimeout("unix", address.Path, timeout)
 		}
 	}
 	return &opa{
@@ -106,8 +112,8 @@ func (o *opa) poll(deadline time.Time) (b bundles, err error) {
 	if err != nil || b.loaded {
 		return b, err
 	}
-	// No bundle: either none is configured, and the policy came from files, or
-	// none has been loaded yet. Only the second is unhealthy.
+	// No bundle holds the rule: either it came from files or a push, or its bundle
+	// has not been loaded yet. Only the second is unhealthy.
 	unhealthy := o.call(fasthttp.MethodGet, o.health, nil, deadline, func([]byte) error { return nil })
 	b.loaded = unhealthy == nil
 	return b, nil
@@ -129,9 +135,8 @@ func parseBundles(body []byte, rule string) (bundles, error) {
 	if len(doc.Result) == 0 {
 		return bundles{uncached: "OPA runs no bundle, so its policy has no revision"}, nil
 	}
-	b := bundles{loaded: true, revisions: map[string]string{}}
+	b := bundles{revisions: map[string]string{}}
 	var tag []string
-	covered := false
 	for name, bundle := range doc.Result {
 		m := bundle.Manifest
 		b.revisions[name] = m.Revision
@@ -140,14 +145,14 @@ func parseBundles(body []byte, rule string) (bundles, error) {
 			b.uncached = fmt.Sprintf("bundle %q has no revision", name)
 		}
 		// No roots in the manifest means the whole document.
-		covered = covered || m.Roots == nil
+		b.loaded = b.loaded || m.Roots == nil
 		if m.Roots != nil {
 			for _, root := range *m.Roots {
-				covered = covered || root == "" || root == rule || strings.HasPrefix(rule, root+"/")
+				b.loaded = b.loaded || root == "" || root == rule || strings.HasPrefix(rule, root+"/")
 			}
 		}
 	}
-	if !covered && b.uncached == "" {
+	if !b.loaded && b.uncached == "" {
 		b.uncached = fmt.Sprintf("no bundle has %q under its roots, so the rule can change without a revision", rule)
 	}
 	sort.Strings(tag)
@@ -182,7 +187,7 @@ type reply struct {
 	revision    string
 }
 
-// ask puts the question. Any answer but a decision of the right shape is an
+// question puts the question. Any answer but a decision of the right shape is an
 // error: undefined, a warning, another status, a body too large or not JSON.
 func (o *opa) question(body []byte, deadline time.Time) (r reply, err error) {
 	err = o.call(fasthttp.MethodPost, o.ask, body, deadline, func(body []byte) error {

@@ -1,20 +1,3 @@
-// Package pdp is the side of the policy decision point that lives in the proxy:
-// it puts questions to OPA and reuses an answer only while everything that made
-// it is unchanged.
-//
-// A question is the exact bytes sent to OPA, and its SHA-256 is the cache key, so
-// whatever policy can see is in the key. The policy's side is the epoch and the
-// lease (policy.go), which one serial poller maintains. The lifetime that policy
-// gives a decision counts from when the question was sent and can only shorten
-// the operator's. Errors are never stored.
-//
-// Equal questions in flight are asked once. The asking runs on its own and under
-// its own deadline, so a client that leaves fails nobody else. The number of
-// questions in flight is bounded, that of anonymous callers to half: a flood of
-// strangers leaves the other half to everybody else.
-//
-// A Decider is safe for concurrent use. Run must be running for decisions to be
-// cached; without it every request asks OPA.
 package pdp
 
 import (
@@ -27,7 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 	"unique"
 	"unsafe"
@@ -47,9 +32,12 @@ const maxCachedInput = 8 << 10
 
 // Config says where OPA is and how long its answers count.
 type Config struct {
-	URL     *url.URL      // http, https or unix; one OPA process
-	Path    string        // "/v1/data/cwms/authz/decision"
-	Timeout time.Duration // of one question, the wait for a slot included
+	URL  *url.URL // http, https or unix; one OPA process
+	Path string   // "/v1/data/cwms/authz/decision"
+
+	// Timeout of one question, the wait for a slot included. A hit whose lease
+	// has run out may first wait as long again for a poll.
+	Timeout time.Duration
 
 	Poll  time.Duration // interval of the poller
 	Lease time.Duration // how long a confirmation of the policy counts
@@ -73,14 +61,9 @@ type Decider struct {
 	flights singleflight.Group
 	slots   slots
 	poller  poller
-	now     func() time.Time
-}
 
-// entry is a cached decision. It is immutable.
-type entry struct {
-	decision authz.Decision
-	epoch    *epoch
-	ends     time.Time
+	start time.Time
+	now   func() time.Duration // since start, monotonic
 }
 
 // New makes a Decider; it asks nothing yet.
@@ -88,23 +71,26 @@ func New(cfg Config) (*Decider, error) {
 	if cfg.MaxInFlight == 0 {
 		cfg.MaxInFlight = 64
 	}
-	if cfg.Now == nil {
-		cfg.Now = time.Now
-	}
 	// Beside the questions the poller needs a connection of its own.
 	o, err := newOPA(cfg.URL, cfg.Path, cfg.Timeout, cfg.MaxInFlight+2)
 	if err != nil {
 		return nil, err
 	}
-	return &Decider{
+	d := &Decider{
 		cfg:     cfg,
 		opa:     o,
-		policy:  newPolicy(cfg.Lease, cfg.Now()),
+		policy:  newPolicy(cfg.Lease),
 		entries: cache.NewLocal[*entry](cache.LocalOptions{MaxEntries: cfg.MaxEntries, Now: cfg.Now}),
 		slots:   newSlots(cfg.MaxInFlight),
 		poller:  newPoller(),
-		now:     cfg.Now,
-	}, nil
+		start:   time.Now(),
+	}
+	d.now = func() time.Duration { return time.Since(d.start) } // half the cost of time.Now
+	if cfg.Now != nil {
+		d.start = cfg.Now()
+		d.now = func() time.Duration { return cfg.Now().Sub(d.start) }
+	}
+	return d, nil
 }
 
 // Decide returns policy's answer to the question, or an error of kind
@@ -113,77 +99,82 @@ func New(cfg Config) (*Decider, error) {
 func (d *Decider) Decide(ctx context.Context, q authz.Question) (authz.Decision, error) {
 	if len(q.Body) > maxCachedInput {
 		bypassOversize.Inc()
-		a := d.ask(q, d.policy.live.Load())
+		a := d.ask(q, nil, time.Now().Add(d.cfg.Timeout))
 		return a.decision, a.err
 	}
 	key := sha256.Sum256(q.Body)
-	now := d.now()
-	if e, ok := d.entries.Get(key); ok {
-		if d.usable(ctx, e, now) {
-			hits.Inc()
-			decision := e.decision
-			decision.Source = authz.FromCache
-			return decision, nil
-		}
-	} else {
+	if e, ok := d.entries.Get(key); !ok {
 		misses.Inc()
+	} else {
+		switch d.state(ctx, e.term) {
+		case fresh:
+			hits.Inc()
+			return e.decision(d.start), nil
+		case expired:
+			misses.Inc()
+		case moved:
+			bypassEpoch.Inc()
+		case unconfirmed:
+			bypassLease.Inc()
+		}
 	}
 	return d.coalesce(ctx, key, q)
 }
 
-// usable reports whether the entry may be served now. When it is only the
+// state says whether an answer may be reused now. When it is only the
 // confirmation that is missing, it waits for a poll, which all such callers share.
-func (d *Decider) usable(ctx context.Context, e *entry, now time.Time) bool {
-	switch {
-	case !now.Before(e.ends):
-		misses.Inc()
-		return false
-	case d.policy.confirmed(e.epoch, now):
-		return true
-	case e.epoch != d.policy.live.Load():
-		bypassEpoch.Inc()
-		return false
+func (d *Decider) state(ctx context.Context, t term) state {
+	s := d.policy.state(t, d.now())
+	if s == unconfirmed {
+		d.poller.wait(ctx, d.cfg.Timeout)
+		s = d.policy.state(t, d.now())
 	}
-	ctx, cancel := context.WithTimeout(ctx, d.cfg.Timeout)
-	defer cancel()
-	d.poller.wait(ctx)
-	now = d.now()
-	if now.Before(e.ends) && d.policy.confirmed(e.epoch, now) {
-		return true
-	}
-	bypassLease.Inc()
-	return false
+	return s
 }
 
-// answer is what came of asking.
+// answer is what came of asking. It is immutable.
 type answer struct {
 	decision authz.Decision
-	life     time.Duration // how long it may be reused; 0 not at all, not even by an equal question in flight
-	epoch    *epoch        // the epoch it belongs to; nil if it belongs to none
 	err      error
+	term
 }
 
 // coalesce asks OPA, or waits for an equal question that is in flight.
 func (d *Decider) coalesce(ctx context.Context, key [32]byte, q authz.Question) (authz.Decision, error) {
 	// The copy outlives this call: the flight goes on when its client has left.
-	q = authz.Question{Body: slices.Clone(q.Body), Offices: slices.Clone(q.Offices), Anonymous: q.Anonymous}
-	began := time.Now()
-	a, led, err := d.fly(ctx, key, q)
-	if led || err != nil {
-		return a.decision, errors.Join(err, a.err)
+	q = authz.Question{Body: bytes.Clone(q.Body), Offices: slices.Clone(q.Offices), Anonymous: q.Anonymous}
+	for i, office := range q.Offices {
+		q.Offices[i] = strings.Clone(office)
 	}
-	coalesced.Inc()
-	switch {
-	case a.err == nil && (a.life <= 0 || a.epoch == nil || a.epoch != d.policy.live.Load()):
-		// The answer is its leader's alone, or the policy has moved on since.
-		a = d.ask(q, d.policy.live.Load())
-	case timedOut(a.err) && time.Since(began) < d.cfg.Timeout:
-		// It was the leader's deadline that passed, not this caller's.
-		a, _, err = d.fly(ctx, key, q)
-	default:
-		a.decision.Source = authz.Coalesced
+	deadline := time.Now().Add(d.cfg.Timeout)
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+
+	for round := 1; ; round++ {
+		a, led := d.fly(ctx, key, q, deadline)
+		switch {
+		case led || a.err != nil && (!timedOut(a.err) || ctx.Err() != nil):
+			return a.decision, a.err
+		case a.err != nil:
+			continue // the leader's time is up, not this caller's
+		}
+		// A follower came later than its leader asked, so to it the answer is a
+		// reused one.
+		switch s := d.state(ctx, a.term); {
+		case s == fresh:
+			coalesced.Inc()
+			a.decision.Source = authz.Coalesced
+			return a.decision, nil
+		case s == expired || round > 1:
+			// It is its leader's alone, or policy will not come to rest.
+			a = d.ask(q, nil, deadline)
+			return a.decision, a.err
+		case a.epoch == nil && d.policy.live.Load() != nil:
+			// OPA is ahead of what polls know. Once they know, equal questions can
+			// share an answer again.
+			d.poller.wait(ctx, d.cfg.Timeout)
+		}
 	}
-	return a.decision, errors.Join(err, a.err)
 }
 
 func timedOut(err error) bool {
@@ -193,29 +184,40 @@ func timedOut(err error) bool {
 // fly joins the flight of the question in the live epoch, or starts one, and
 // reports whether this caller led it. Questions of different epochs never share
 // a flight.
-func (d *Decider) fly(ctx context.Context, key [32]byte, q authz.Question) (a answer, led bool, err error) {
+func (d *Decider) fly(ctx context.Context, key [32]byte, q authz.Question, deadline time.Time) (answer, bool) {
 	asked := d.policy.live.Load()
 	flight := key[:]
 	if asked != nil {
 		flight = binary.BigEndian.AppendUint64(flight, asked.number)
 	}
-	done := d.flights.DoChan(string(flight), func() (any, error) {
+	led := false // set by the flight, read when it has ended
+	done := d.flights.DoChan(string(flight), func() (result any, _ error) {
 		led = true
-		a := d.ask(q, asked)
+		// A panic on this goroutine would end the process; on those that wait it
+		// ends one request each.
+		defer func() {
+			if p := recover(); p != nil {
+				result = fmt.Sprintf("%v\n%s", p, debug.Stack())
+			}
+		}()
+		a := d.ask(q, asked, deadline)
 		d.store(key, a)
 		return a, nil
 	})
 	select {
 	case <-ctx.Done():
-		return answer{}, false, authz.Refuse(authz.ErrNoDecision, "the request ended before a decision").Because(ctx.Err())
+		return answer{err: authz.Refuse(authz.ErrNoDecision, "the request ended before a decision").Because(ctx.Err())}, false
 	case r := <-done:
-		return r.Val.(answer), led, nil
+		a, ok := r.Val.(answer)
+		if !ok {
+			panic(r.Val)
+		}
+		return a, led
 	}
 }
 
 // ask puts the question to OPA within the bounds of time and number.
-func (d *Decider) ask(q authz.Question, asked *epoch) answer {
-	deadline := time.Now().Add(d.cfg.Timeout)
+func (d *Decider) ask(q authz.Question, asked *epoch, deadline time.Time) answer {
 	leave, err := d.slots.enter(q.Anonymous, deadline)
 	if err != nil {
 		shed.Inc()
@@ -235,83 +237,113 @@ func (d *Decider) ask(q authz.Question, asked *epoch) answer {
 	}
 
 	a := answer{decision: authz.Decision{
-		Allow: r.allow, Reason: intern(r.reason), Constraints: constraints(r.constraints, q.Offices),
-		ID: r.id, OPAID: r.id, Revision: intern(r.revision), Asked: sent, Source: authz.FromOPA,
+		Allow: r.allow, Reason: r.reason, Constraints: constraints(r.constraints, q.Offices),
+		ID: r.id, OPAID: r.id, Revision: r.revision, Asked: d.start.Add(sent), Source: authz.FromOPA,
 	}}
 	if a.decision.ID == "" {
 		a.decision.ID = rand.Text()
 	}
+	operator := d.cfg.DenyTTL
 	if r.allow {
 		latency.Since(allowSeconds, began)
 		evaluationsAllow.Inc()
-		a.life = d.cfg.AllowTTL
+		operator = d.cfg.AllowTTL
 	} else {
 		latency.Since(denySeconds, began)
 		evaluationsDeny.Inc()
-		a.life = d.cfg.DenyTTL
 	}
-	if r.life >= 0 {
-		a.life = min(a.life, r.life)
-	}
-	if d.policy.agrees(asked, r.revision, d.now()) {
-		a.epoch = asked
-	} else {
+	a.ends = sent + life(operator, r.life)
+	doubt := false
+	if a.epoch, doubt = d.policy.replied(asked, r.revision, d.now()); doubt {
 		d.Recheck()
 	}
 	return a
 }
 
-// store keeps an answer for equal questions of its epoch.
-func (d *Decider) store(key [32]byte, a answer) {
-	switch {
-	case a.err != nil:
-	case a.life <= 0:
-		bypassTTL.Inc()
-	case a.epoch == nil:
-		bypassMoved.Inc()
-	case a.epoch.uncached != "":
-		bypassRevision.Inc()
-	default:
-		ends := a.decision.Asked.Add(a.life)
-		d.entries.Set(key, &entry{decision: a.decision, epoch: a.epoch, ends: ends}, ends.Sub(d.now()))
-	}
-}
-
 // constraints are those of policy or, if policy gave none, the offices that the
 // question names: a consumer that meets no constraint at all shows everything.
 func constraints(given json.RawMessage, offices []string) json.RawMessage {
-	var b []byte
-	if given != nil {
-		var compact bytes.Buffer
-		if err := json.Compact(&compact, given); err != nil {
-			panic("BUG: constraints were parsed and are no JSON: " + err.Error())
-		}
-		b = authz.AppendASCII(nil, compact.Bytes())
-	} else {
-		b = append(authz.AppendStrings([]byte(`{"allowed_offices":`), offices), '}')
+	if given == nil {
+		return append(authz.AppendStrings([]byte(`{"allowed_offices":`), offices), '}')
 	}
-	// Thousands of decisions share a few sets of constraints.
-	shared := intern(string(b))
-	return unsafe.Slice(unsafe.StringData(shared), len(shared))
+	var compact bytes.Buffer
+	if err := json.Compact(&compact, given); err != nil {
+		panic("BUG: constraints were parsed and are no JSON: " + err.Error())
+	}
+	return authz.AppendASCII(nil, compact.Bytes())
 }
 
-// intern makes equal strings of many entries share their bytes.
-func intern(s string) string { return unique.Make(s).Value() }
+// entry is a cached decision, small because there are many: what thousands of
+// decisions have in common is held once. It is immutable.
+type entry struct {
+	reason      unique.Handle[string]
+	constraints unique.Handle[string]
+	id          string
+	asked       time.Duration
+	term        // whose epoch has the revision
+	allow       bool
+	byOPA       bool // the id is OPA's own
+}
+
+// store keeps an answer for equal questions of its epoch.
+func (d *Decider) store(key [32]byte, a answer) {
+	if a.err != nil {
+		return
+	}
+	now := d.now()
+	switch d.policy.state(a.term, now) {
+	case expired:
+		bypassTTL.Inc()
+		return
+	case moved:
+		bypassMoved.Inc()
+		return
+	}
+	if a.epoch.uncached != "" {
+		bypassRevision.Inc()
+		return
+	}
+	d.entries.Set(key, &entry{
+		reason:      unique.Make(a.decision.Reason),
+		constraints: unique.Make(string(a.decision.Constraints)),
+		id:          a.decision.ID,
+		asked:       a.decision.Asked.Sub(d.start),
+		term:        a.term,
+		allow:       a.decision.Allow,
+		byOPA:       a.decision.OPAID != "",
+	}, a.ends-now)
+}
+
+// decision is the entry as it was answered, start being the Decider's.
+func (e *entry) decision(start time.Time) authz.Decision {
+	shared := e.constraints.Value()
+	decision := authz.Decision{
+		Allow: e.allow, Reason: e.reason.Value(), Constraints: unsafe.Slice(unsafe.StringData(shared), len(shared)),
+		ID: e.id, Revision: e.epoch.revision, Asked: start.Add(e.asked), Source: authz.FromCache,
+	}
+	if e.byOPA {
+		decision.OPAID = e.id
+	}
+	return decision
+}
 
 // Ready reports why this replica cannot decide now; nil if it can.
 func (d *Decider) Ready() error {
 	e := d.policy.live.Load()
-	age, ok := d.policy.age(d.now())
-	switch {
-	case !ok:
+	if e == nil {
 		return errors.New("OPA has not answered yet")
-	case age > max(d.cfg.Lease, 2*d.cfg.Poll):
+	}
+	if age := d.age(e); age > max(d.cfg.Lease, 2*d.cfg.Poll) {
 		return fmt.Errorf("OPA has not answered for %v", age.Round(time.Millisecond))
-	case !e.loaded:
+	}
+	if !e.loaded {
 		return errors.New("OPA has no policy yet")
 	}
 	return nil
 }
+
+// age is how long ago the poll was sent that last confirmed the epoch.
+func (d *Decider) age(e *epoch) time.Duration { return d.now() - time.Duration(e.confirmed.Load()) }
 
 // Status is the state of the policy, for gauges and explanations.
 type Status struct {
@@ -329,7 +361,7 @@ func (d *Decider) Status() Status {
 	s := Status{Age: -1, Entries: d.entries.Len(), InFlight: d.slots.inFlight()}
 	if e := d.policy.live.Load(); e != nil {
 		s.Epoch, s.Revision, s.Revisions, s.Uncached = e.number, e.revision, e.revisions, e.uncached
-		s.Age, _ = d.policy.age(d.now())
+		s.Age = d.age(e)
 	}
 	return s
 }

@@ -31,12 +31,15 @@ func (p *poller) want() {
 	}
 }
 
-// wait returns when a poll that starts after the call has ended, or ctx has.
-func (p *poller) wait(ctx context.Context) {
+// wait returns when a poll that starts after the call has ended, or ctx or the
+// time has.
+func (p *poller) wait(ctx context.Context, most time.Duration) {
 	p.mu.Lock()
 	next := p.next
 	p.mu.Unlock()
 	p.want()
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
 	select {
 	case <-next:
 	case <-ctx.Done():
@@ -81,19 +84,19 @@ func (d *Decider) Run(ctx context.Context) {
 }
 
 // poll asks OPA once which policy it runs, and says what is wrong with it.
-func (d *Decider) poll() (problem string) {
+func (d *Decider) poll() (problem string, cause error) {
 	sent := d.now()
 	b, err := d.opa.poll(time.Now().Add(d.cfg.Timeout))
 	if err != nil {
 		pollErrors.Inc()
-		return "cannot ask OPA which policy it runs: " + err.Error()
+		return "cannot ask OPA which policy it runs", err
 	}
 	if d.policy.polled(b, sent) {
 		epochChanges.Inc()
 		d.cfg.Log.Info().Str("revision", b.revision).Uint64("epoch", d.policy.live.Load().number).Msg("OPA runs another policy")
 	}
 	if b.uncached != "" {
-		return "decisions are not cached: " + b.uncached
+		return "decisions are not cached: " + b.uncached, nil
 	}
-	return ""
+	return "", nil
 }

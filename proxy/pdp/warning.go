@@ -10,7 +10,8 @@ import (
 const warnEvery = time.Minute
 
 // warning says a problem when it appears and then once a minute, with the number
-// of times it was met meanwhile.
+// of times it was met meanwhile. Causes differ from time to time; the problem is
+// the same.
 type warning struct {
 	log   zerolog.Logger
 	last  string
@@ -18,13 +19,13 @@ type warning struct {
 	since int
 }
 
-func (w *warning) about(problem string) {
+func (w *warning) about(problem string, cause error) {
 	switch {
 	case problem == "" && w.last != "":
 		w.log.Info().Msg("OPA is as it should be again")
 	case problem == "":
 	case problem != w.last || time.Since(w.said) >= warnEvery:
-		w.log.Warn().Int("repeated", w.since).Msg(problem)
+		w.log.Warn().Err(cause).Int("repeated", w.since).Msg(problem)
 		w.said, w.since = time.Now(), 0
 	default:
 		w.since++

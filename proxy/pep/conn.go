@@ -1,0 +1,107 @@
+package pep
+
+import (
+	"crypto/tls"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+const (
+	// stall is the longest pause of a client within a body, in either direction.
+	stall = 60 * time.Second
+	// A client that is refused while it still sends gets this much time, and may
+	// send this much more, to come to read the answer. Closing at once would reset
+	// the connection, and with it the answer.
+	lingerFor   = 2 * time.Second
+	lingerBytes = 64 << 20
+)
+
+// Listen makes the connections of a listener keep the limits above. A TLS
+// listener goes around it.
+func Listen(l net.Listener) net.Listener { return listener{l} }
+
+type listener struct{ net.Listener }
+
+func (l listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: c}, nil
+}
+
+// conn is a client's connection. fasthttp sets one deadline for a whole request,
+// which a body of gigabytes could not keep; so within a body the deadline moves
+// on with every read, and with writes always.
+type conn struct {
+	net.Conn
+	inBody  atomic.Bool
+	lingers atomic.Bool
+	written atomic.Int64 // when the write deadline was last moved, Unix nanoseconds
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	if c.inBody.Load() {
+		if err := c.Conn.SetReadDeadline(time.Now().Add(stall)); err != nil {
+			return 0, err
+		}
+	}
+	return c.Conn.Read(p)
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	// Moving a deadline costs more than a small write; once a second will do.
+	if now := time.Now(); now.UnixNano()-c.written.Load() > int64(time.Second) {
+		if err := c.Conn.SetWriteDeadline(now.Add(stall)); err != nil {
+			return 0, err
+		}
+		c.written.Store(now.UnixNano())
+	}
+	return c.Conn.Write(p)
+}
+
+// SetReadDeadline is how fasthttp starts to wait for a header.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.inBody.Store(false)
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *conn) Close() error {
+	if c.lingers.Load() {
+		if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+			if c.Conn.SetReadDeadline(time.Now().Add(lingerFor)) == nil {
+				_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes) // ends with the client, the time or the bytes
+			}
+		}
+	}
+	return c.Conn.Close()
+}
+
+// ours finds the connection of a request below TLS; nil for a listener that is
+// not ours.
+func ours(rc *fasthttp.RequestCtx) *conn {
+	c := rc.Conn()
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	own, _ := c.(*conn)
+	return own
+}
+
+// patience lets the body take as long as it keeps coming.
+func patience(rc *fasthttp.RequestCtx) {
+	if c := ours(rc); c != nil {
+		c.inBody.Store(true)
+	}
+}
+
+// linger gives a client that may still be sending time to read the answer.
+func linger(rc *fasthttp.RequestCtx) {
+	if c := ours(rc); c != nil && (rc.Request.IsBodyStream() || rc.Request.Header.ContentLength() != 0) {
+		c.lingers.Store(true)
+	}
+}

@@ -1,0 +1,99 @@
+package pep
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"math/rand/v2"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/valyala/fasthttp"
+
+	"headgate/proxy/authz"
+	"headgate/proxy/route"
+)
+
+// exchange is one request on its way. Its scratch is reused by later requests.
+type exchange struct {
+	rc          *fasthttp.RequestCtx
+	target      route.Target
+	head        head
+	credentials authz.Credentials
+	principal   *authz.Principal
+	match       route.Match
+	subject     *authz.Subject
+	question    authz.Question
+	decision    authz.Decision
+	grant       authz.Grant
+	err         error
+
+	then func(*Handler, *exchange) error // what is left to do once the body may come
+
+	event   Event
+	mark    time.Time // end of the stage before
+	id      [32]byte
+	cookies []byte
+}
+
+type exchangeKeyType struct{}
+
+// exchangeKey is where an exchange waits between 100 Continue and the body.
+var exchangeKey exchangeKeyType
+
+var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+
+func (h *Handler) begin(rc *fasthttp.RequestCtx) *exchange {
+	h.inFlight.Add(1)
+	x := exchanges.Get().(*exchange)
+	x.rc = rc
+	x.mark = time.Now()
+	x.event.Start = x.mark
+	// Not a secret and no key, so the runtime's fast generator will do.
+	var raw [16]byte
+	binary.LittleEndian.PutUint64(raw[:8], rand.Uint64())
+	binary.LittleEndian.PutUint64(raw[8:], rand.Uint64())
+	hex.Encode(x.id[:], raw[:])
+	x.event.RequestID = unsafe.String(&x.id[0], len(x.id))
+	x.event.Method = view(rc.Method())
+	return x
+}
+
+// lap gives the time since the stage before to a stage.
+func (x *exchange) lap(d *time.Duration) {
+	now := time.Now()
+	*d += now.Sub(x.mark)
+	x.mark = now
+}
+
+// release gives the exchange back; nothing of it may be used afterwards.
+func (x *exchange) release() {
+	body, cookies, match := x.question.Body, x.cookies, x.match
+	*x = exchange{match: match, cookies: cookies[:0]}
+	x.question.Body = body
+	exchanges.Put(x)
+}
+
+// read takes in the header: framing, credentials, target. It refuses what could
+// mean one thing to policy and another to the upstream.
+func (x *exchange) read() (err error) {
+	if err = x.head.read(x.rc.Request.Header.RawHeaders()); err != nil {
+		return err
+	}
+	if x.target, err = route.ParseTarget(x.rc.Request.Header.RequestURI()); err != nil {
+		return err
+	}
+	if method := x.event.Method; method == fasthttp.MethodConnect || method == fasthttp.MethodTrace {
+		return authz.Refuse(authz.ErrMethodNotAllowed, "%s is not served", method)
+	}
+	x.credentials.Authorization = x.head.authorization
+	x.credentials.TestUser = x.head.testUser
+	x.cookies, err = sessionCookies(x.cookies[:0], x.head.cookies)
+	if len(x.cookies) > 0 {
+		x.credentials.Cookie = x.cookies
+	}
+	return err
+}
+
+// view is the bytes as a string without a copy: it lives as long as they do.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -1,0 +1,189 @@
+package pep
+
+import (
+	"bytes"
+	"strings"
+
+	"headgate/proxy/authz"
+)
+
+// head is what the request path needs of the header, found in one pass over its
+// raw lines. fasthttp repairs some headers that RFC 9112 lets a server refuse;
+// what was repaired here might be read differently by the upstream, so it is
+// refused here. The slices are views of the raw lines.
+type head struct {
+	authorization []byte
+	testUser      []byte
+	secret        []byte // x-authorize-secret
+	origin        []byte
+	fetchSite     []byte
+	requestMethod []byte   // access-control-request-method
+	cookies       [][]byte // the Cookie lines
+	seen          flags
+}
+
+type flags uint16
+
+const (
+	seenAuthorization flags = 1 << iota
+	seenContentLength
+	seenTransferEncoding
+	seenContentType
+	seenHost
+	seenExpect
+	seenOrigin
+	seenTestUser
+	seenSecret
+)
+
+// once are the headers that may stand in a request only once: each of them has a
+// say in framing, identity or routing, and two of them would be two answers.
+var once = map[string]flags{
+	"authorization":      seenAuthorization,
+	"content-length":     seenContentLength,
+	"transfer-encoding":  seenTransferEncoding,
+	"content-type":       seenContentType,
+	"host":               seenHost,
+	"expect":             seenExpect,
+	"origin":             seenOrigin,
+	"x-test-user":        seenTestUser,
+	"x-authorize-secret": seenSecret,
+}
+
+const maxNameLen = 32 // longer names are none of those looked for here
+
+func (h *head) read(raw []byte) error {
+	cookies := h.cookies[:0]
+	*h = head{cookies: cookies}
+	for len(raw) > 0 {
+		end := bytes.IndexByte(raw, '\n')
+		if end < 0 {
+			break
+		}
+		line := raw[:end]
+		raw = raw[end+1:]
+		if len(line) == 0 || line[len(line)-1] != '\r' {
+			return authz.Refuse(authz.ErrMalformed, "a header line does not end in CRLF")
+		}
+		line = line[:len(line)-1]
+		if len(line) == 0 {
+			break
+		}
+		if line[0] == ' ' || line[0] == '\t' {
+			return authz.Refuse(authz.ErrMalformed, "a header is folded over several lines")
+		}
+		colon := bytes.IndexByte(line, ':')
+		if colon <= 0 {
+			return authz.Refuse(authz.ErrMalformed, "a header line has no name")
+		}
+		if err := h.line(line[:colon], bytes.Trim(line[colon+1:], " \t")); err != nil {
+			return err
+		}
+	}
+	if h.seen&seenContentLength != 0 && h.seen&seenTransferEncoding != 0 {
+		return authz.Refuse(authz.ErrMalformed, "both Content-Length and Transfer-Encoding are given")
+	}
+	return nil
+}
+
+func (h *head) line(name, value []byte) error {
+	var lower [maxNameLen]byte
+	for i, c := range name {
+		if !tokenChar[c] {
+			return authz.Refuse(authz.ErrMalformed, "a header name has a character that is not allowed")
+		}
+		if i < maxNameLen {
+			if 'A' <= c && c <= 'Z' {
+				c += 'a' - 'A'
+			}
+			lower[i] = c
+		}
+	}
+	if len(name) > maxNameLen {
+		return nil
+	}
+	key := lower[:len(name)]
+	if flag := once[string(key)]; flag != 0 {
+		if h.seen&flag != 0 {
+			return authz.Refuse(authz.ErrMalformed, "the header %s is given twice", key)
+		}
+		h.seen |= flag
+	}
+	switch string(key) {
+	case "authorization":
+		h.authorization = value
+	case "cookie":
+		h.cookies = append(h.cookies, value)
+	case "transfer-encoding":
+		if !strings.EqualFold(view(value), "chunked") {
+			return authz.Refuse(authz.ErrMalformed, "the only Transfer-Encoding accepted is chunked")
+		}
+	case "host":
+		if bytes.IndexByte(value, '@') >= 0 {
+			return authz.Refuse(authz.ErrMalformed, "the Host header has user information")
+		}
+	case "x-test-user":
+		h.testUser = value
+	case "x-authorize-secret":
+		h.secret = value
+	case "origin":
+		h.origin = value
+	case "sec-fetch-site":
+		h.fetchSite = value
+	case "access-control-request-method":
+		h.requestMethod = value
+	}
+	return nil
+}
+
+// tokenChar are the characters of a header name: RFC 9110, 5.6.2.
+var tokenChar = func() (t [256]bool) {
+	for c := '0'; c <= '9'; c++ {
+		t[c] = true
+	}
+	for c := 'a'; c <= 'z'; c++ {
+		t[c], t[c-'a'+'A'] = true, true
+	}
+	for _, c := range "!#$%&'*+-.^_`|~" {
+		t[c] = true
+	}
+	return t
+}()
+
+// sessionCookies appends the cookies that the API takes for credentials, as
+// "name=value; name=value" in the order of the names, so that equal credentials
+// give equal bytes. One name with two values is two credentials.
+func sessionCookies(dst []byte, lines [][]byte) ([]byte, error) {
+	var found [len(sessionNames)][]byte
+	for _, line := range lines {
+		for len(line) > 0 {
+			var pair []byte
+			pair, line, _ = bytes.Cut(line, []byte{';'})
+			name, value, _ := bytes.Cut(bytes.Trim(pair, " \t"), []byte{'='})
+			for i, session := range sessionNames {
+				if string(name) != session {
+					continue
+				}
+				if found[i] != nil && !bytes.Equal(found[i], value) {
+					return dst, authz.Refuse(authz.ErrMalformed, "the cookie %s is given twice", session)
+				}
+				found[i] = value
+			}
+		}
+	}
+	for i, value := range found {
+		if len(value) == 0 {
+			continue
+		}
+		if len(dst) > 0 {
+			dst = append(dst, "; "...)
+		}
+		dst = append(dst, sessionNames[i]...)
+		dst = append(dst, '=')
+		dst = append(dst, value...)
+	}
+	return dst, nil
+}
+
+// sessionNames are the servlet session and the single sign-on cookie of Tomcat.
+var sessionNames = [...]string{"JSESSIONID", "JSESSIONIDSSO"}

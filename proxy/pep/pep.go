@@ -1,0 +1,259 @@
+// Package pep is the policy enforcement point: the request path. A request is
+// read, identified, given context, decided and forwarded, in that order, and
+// leaves one Event behind.
+//
+// The stages are fields of Handler, so the program plugs in methods and tests
+// plug in closures. This package alone turns errors into statuses.
+//
+// A Handler is safe for concurrent use once its fields are set. What belongs to
+// one request is an exchange, which one goroutine owns from the first byte of the
+// header to the Event. Views of fasthttp's buffers never leave it.
+package pep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"headgate/proxy/authz"
+	"headgate/proxy/route"
+)
+
+// Handler is the request path.
+type Handler struct {
+	Routes *route.Table
+
+	// The stages, in the order a request meets them.
+	Identify func(context.Context, authz.Credentials) (*authz.Principal, error)
+	Subject  func(context.Context, *authz.Principal) (*authz.Subject, error)
+	Decide   func(context.Context, authz.Question) (authz.Decision, error)
+	Forward  func(*fasthttp.RequestCtx, *authz.Grant) error
+	Record   func(*Event)
+
+	// For POST /authorize.
+	Token           func(ctx context.Context, token string) (*authz.Principal, error)
+	AssertedUser    func(user []byte) (*authz.Principal, error)
+	AuthorizeSecret string // empty: nobody may assert a user
+
+	Ready func() Readiness
+
+	OwnPrefix    string     // "" or "/-": where this proxy's own endpoints live
+	Origins      []string   // CORS_ORIGINS; "*" is not among them
+	Report       bool       // ENFORCE=report
+	DebugHeaders bool       // X-Decision on every answer
+	Bodies       *BodyLimit // memory for bodies that must be read before the decision
+	BodyMax      int64      // largest body, bytes; 0: no limit
+
+	// Base ends when the program gives up on requests still in flight.
+	Base context.Context
+
+	draining atomic.Bool
+	inFlight atomic.Int64
+}
+
+// InFlight is the number of requests that have been read and not been answered.
+func (h *Handler) InFlight() int64 { return h.inFlight.Load() }
+
+// Drain makes every further answer close its connection, so that clients come
+// back to another replica.
+func (h *Handler) Drain() { h.draining.Store(true) }
+
+// Handle serves one request.
+func (h *Handler) Handle(rc *fasthttp.RequestCtx) {
+	x, judged := rc.UserValue(exchangeKey).(*exchange)
+	if !judged {
+		x = h.begin(rc)
+	}
+	defer h.finish(x)
+	if !judged {
+		x.err = h.judge(x)
+	}
+	if x.err == nil && x.then != nil {
+		x.err = x.then(h, x)
+	}
+}
+
+// Expect answers "Expect: 100-continue" before a body is sent: with 100 only if
+// there is something left to do for which the body is needed.
+func (h *Handler) Expect(rc *fasthttp.RequestCtx) (status int) {
+	x := h.begin(rc)
+	if h.guarded(x, h.judge); x.err == nil && x.then != nil {
+		rc.SetUserValue(exchangeKey, x)
+		return fasthttp.StatusContinue
+	}
+	h.finish(x)
+	return rc.Response.StatusCode()
+}
+
+// judge takes a request as far as it can be taken by its header, and leaves in
+// x.then what is to be done with its body; nil means that it is answered.
+func (h *Handler) judge(x *exchange) error {
+	if err := x.read(); err != nil {
+		return err
+	}
+	if path, own := h.own(x.target.Path); own {
+		return h.endpoint(x, path)
+	}
+	if !h.Routes.InPrefix(x.target.Path) {
+		return errNotFound
+	}
+	if x.preflight() {
+		return h.preflight(x)
+	}
+	if err := h.Routes.Match(&x.match, x.rc.Method(), x.target); err != nil {
+		return err
+	}
+	x.event.Route, x.event.Resource, x.event.Action = x.match.Context.Route, x.match.Resource, x.match.Action
+	if err := h.identify(x); err != nil {
+		return err
+	}
+	if size := int64(x.rc.Request.Header.ContentLength()); h.BodyMax > 0 && size > h.BodyMax {
+		return authz.Refuse(authz.ErrBodyTooLarge, "a body may have %d bytes", h.BodyMax)
+	}
+	if h.crossSite(x) {
+		return authz.Refuse(authz.ErrForbidden, "a request with a session cookie came from another site")
+	}
+	if x.match.NeedsBody {
+		x.then = (*Handler).inspect
+		return h.worthInspecting(x)
+	}
+	x.then = (*Handler).forward
+	return h.decide(x)
+}
+
+// identify finds out who sent the request and what is known about them.
+func (h *Handler) identify(x *exchange) (err error) {
+	x.principal, err = h.Identify(h.Base, x.credentials)
+	x.lap(&x.event.Identify)
+	if err != nil {
+		return err
+	}
+	return h.describe(x)
+}
+
+func (h *Handler) describe(x *exchange) (err error) {
+	x.subject, err = h.Subject(h.Base, x.principal)
+	x.lap(&x.event.Context)
+	if err != nil {
+		return err
+	}
+	x.event.Subject, x.event.AuthMethod, x.event.Fetched = x.subject.ID, x.subject.Method, x.subject.Fetched
+	return nil
+}
+
+// decide asks policy about the request as it is known by now. A deny is the end
+// of it, except while policy is only reported on.
+func (h *Handler) decide(x *exchange) error {
+	err := h.ask(x, &authz.Input{Subject: x.subject, Resource: x.match.Resource, Action: x.match.Action, Context: x.match.Context})
+	if err != nil || x.decision.Allow {
+		return err
+	}
+	if !h.Report {
+		return errDenied
+	}
+	x.event.Reported = true
+	return nil
+}
+
+func (h *Handler) ask(x *exchange, in *authz.Input) (err error) {
+	x.question = in.Question(x.question.Body)
+	x.event.Offices, x.event.Input = in.Context.Offices, x.question.Input()
+	x.decision, err = h.Decide(h.Base, x.question)
+	x.lap(&x.event.Decide)
+	if err == nil {
+		x.event.Decision = &x.decision
+	}
+	return err
+}
+
+// worthInspecting asks about an anonymous caller before its body is read: what a
+// stranger sends shall not cost memory if policy refuses strangers anyway.
+func (h *Handler) worthInspecting(x *exchange) error {
+	if x.subject.Authenticated {
+		return nil
+	}
+	scope := x.match.Context.Scope
+	x.match.Context.Scope = authz.ScopeUnknown
+	err := h.decide(x)
+	x.match.Context.Scope = scope
+	return err
+}
+
+// inspect decides a request whose body says what it is about.
+func (h *Handler) inspect(x *exchange) error {
+	body, done, err := h.Bodies.read(x.rc)
+	if err != nil {
+		return err
+	}
+	defer done()
+	header := &x.rc.Request.Header
+	if err := h.Routes.Body(&x.match, header.ContentType(), header.ContentEncoding(), body); err != nil {
+		return err
+	}
+	if err := h.decide(x); err != nil {
+		return err
+	}
+	x.rc.Request.SetBodyRaw(body)
+	return h.forward(x)
+}
+
+func (h *Handler) forward(x *exchange) error {
+	x.grant = authz.Grant{
+		Subject: x.subject, Decision: &x.decision, Context: x.question.Context, RequestID: x.event.RequestID,
+		DropAuthorization: x.principal.Method != authz.JWT && x.principal.Method != authz.APIKey,
+		DropCookies:       x.principal.Method != authz.Session || !x.subject.Authenticated,
+	}
+	if stream := x.rc.RequestBodyStream(); stream != nil {
+		patience(x.rc)
+		if h.BodyMax > 0 && x.rc.Request.Header.ContentLength() < 0 {
+			x.rc.Request.SetBodyStream(&limited{stream, h.BodyMax}, -1)
+		}
+	}
+	err := h.Forward(x.rc, &x.grant)
+	x.lap(&x.event.Forward)
+	return err
+}
+
+// guarded runs a step and turns its panic into an error: a bug costs the request
+// it appears in, not the process.
+func (h *Handler) guarded(x *exchange, step func(*exchange) error) {
+	defer func() {
+		if r := recover(); r != nil {
+			x.panicked(r)
+		}
+	}()
+	x.err = step(x)
+}
+
+func (x *exchange) panicked(r any) {
+	panics.Inc()
+	x.rc.Response.Reset()
+	x.err = fmt.Errorf("BUG: panic: %v\n%s", r, debug.Stack())
+}
+
+// finish writes the answer where no stage did, and the Event.
+func (h *Handler) finish(x *exchange) {
+	if r := recover(); r != nil {
+		x.panicked(r)
+	}
+	if x.err != nil {
+		h.refuse(x)
+	}
+	h.decorate(x)
+	x.event.Err, x.event.Status = x.err, x.rc.Response.StatusCode()
+	x.event.Duration = time.Since(x.event.Start)
+	h.Record(&x.event)
+	h.inFlight.Add(-1)
+	x.release()
+}
+
+// The outcomes that only this package knows.
+var (
+	errNotFound = errors.New("no such endpoint")
+	errDenied   = errors.New("denied by policy")
+)

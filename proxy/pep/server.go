@@ -1,0 +1,70 @@
+package pep
+
+import (
+	"errors"
+	"net"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"headgate/proxy/authz"
+)
+
+// Limits of the public listener.
+const (
+	headerMax     = 16 << 10         // bytes of a request's header; 431 beyond. Keycloak's tokens are large
+	headerTimeout = 10 * time.Second // for a request's header to arrive; 408 beyond
+	idleTimeout   = 2 * time.Minute  // between requests of a connection
+	connectionMax = 16 << 10         // connections served at once; 503 beyond
+)
+
+// Server is the public listener's server.
+func (h *Handler) Server() *fasthttp.Server {
+	return &fasthttp.Server{
+		Handler:       h.Handle,
+		ExpectHandler: h.Expect,
+		ErrorHandler:  h.fault,
+
+		StreamRequestBody:            true,
+		DisablePreParseMultipartForm: true, // it would be parsed and written anew
+		// With a streamed body this is no limit of the body but of what is read of it
+		// before the handler is called: a deny shall not wait for a slow sender.
+		MaxRequestBodySize:    1,
+		ReadBufferSize:        headerMax,
+		ReadTimeout:           headerTimeout,
+		IdleTimeout:           idleTimeout,
+		Concurrency:           connectionMax,
+		CloseOnShutdown:       true,
+		NoDefaultServerHeader: true,
+		NoDefaultDate:         true,
+		NoDefaultContentType:  true,
+		SecureErrorLogMessage: true,
+		Logger:                silent{},
+	}
+}
+
+// fault answers what never became a request, or broke off as one.
+func (h *Handler) fault(rc *fasthttp.RequestCtx, err error) {
+	x, judged := rc.UserValue(exchangeKey).(*exchange)
+	if !judged {
+		x = h.begin(rc)
+	}
+	defer h.finish(x)
+	var network net.Error
+	var small *fasthttp.ErrSmallBuffer
+	switch {
+	case errors.As(err, &small):
+		x.err = errHeaderTooLarge
+	case errors.As(err, &network) && network.Timeout():
+		x.err = errSlowClient
+	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		x.err = err
+	default:
+		x.err = authz.Refuse(authz.ErrMalformed, "the request is no HTTP/1.1 that this server accepts").Because(err)
+	}
+}
+
+// silent keeps fasthttp from logging what an Event tells already.
+type silent struct{}
+
+func (silent) Printf(string, ...any) {}
