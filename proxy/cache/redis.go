@@ -152,18 +152,18 @@ func options(raw string) (rueidis.ClientOption, error) {
 	return opt, nil
 }
 
-// connect makes the client. rueidis asks the server itself whether it is a
-// cluster, so a client exists only after a first successful connection; from
-// then on rueidis dials again by itself.
+// connect makes the client. A client exists only after a first successful
+// connection, which says what the server is; from then on rueidis dials again by
+// itself.
 func (r *Redis) connect() error {
 	r.linking.Lock()
 	defer r.linking.Unlock()
 	opt := r.opt
-	client, err := rueidis.NewClient(opt)
+	client, err := newClient(opt)
 	if cannotTrack(err) {
 		r.say.once("redis does not support CLIENT TRACKING, or refuses it to this user: user contexts are read again every few seconds")
 		opt.DisableCache = true
-		client, err = rueidis.NewClient(opt)
+		client, err = newClient(opt)
 	}
 	if err != nil {
 		return err
@@ -172,6 +172,32 @@ func (r *Redis) connect() error {
 		old.Close()
 	}
 	return nil
+}
+
+// newClient makes a client for one server, for a cluster if that is what the one
+// server says it belongs to. (rueidis can find that out too, by asking for
+// CLUSTER SLOTS first; then it keeps trying in the background when it fails.)
+func newClient(opt rueidis.ClientOption) (rueidis.Client, error) {
+	opt.ForceSingleClient = opt.Sentinel.MasterSet == "" && len(opt.InitAddress) == 1
+	client, err := rueidis.NewClient(opt)
+	if !opt.ForceSingleClient {
+		return client, err
+	}
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), callLimit)
+		defer cancel()
+		var info string
+		info, err = client.Do(ctx, client.B().Info().Section("server").Build()).ToString()
+		if err == nil && !strings.Contains(info, "\nredis_mode:cluster") {
+			return client, nil
+		}
+	}
+	client.Close() // with ForceSingleClient there is one beside an error too
+	if err != nil {
+		return nil, err
+	}
+	opt.ForceSingleClient = false
+	return rueidis.NewClient(opt)
 }
 
 // cannotTrack tells a server that will never track keys from one that is busy.
