@@ -42,7 +42,11 @@ func Load(yaml []byte, prefix string) (*Table, error) {
 	if err := errors.Join(l.faults...); err != nil {
 		return nil, err
 	}
-	l.finish()
+	actions := map[string]bool{"create": true, "delete": true, "read": true, "update": true}
+	for _, r := range l.table.routes {
+		actions[r.action] = true
+	}
+	l.table.actions = sortedNames(actions)
 	return l.table, nil
 }
 
@@ -496,17 +500,6 @@ func (l *loader) plant(r *route, segments []string, m entry) {
 		n.first = r
 	}
 	l.table.routes = append(l.table.routes, r)
-}
-
-func (l *loader) finish() {
-	actions := map[string]bool{}
-	for _, a := range verbActions {
-		actions[a] = true
-	}
-	for _, r := range l.table.routes {
-		actions[r.action] = true
-	}
-	l.table.actions = sortedNames(actions)
 }
 
 func sortedNames(set map[string]bool) []string {

@@ -26,13 +26,15 @@ const (
 	// Unknown is context.route, and the metric label, of a path that no template
 	// of the table matches.
 	Unknown = "unknown"
-	// Root is the resource of the API root, the prefix itself.
-	Root = "root"
+	// Root is the resource of the API root, the prefix itself. No segment of a path
+	// is empty, so that no other path has it.
+	Root = ""
 
 	maxSegments = 16 // of a path; deeper ones match no template
 	maxOffices  = 64 // distinct offices of one request
 	maxMask     = 256
-	maxValue    = 1024 // of any other attribute
+	maxValue    = 1024     // of any other attribute
+	maxKept     = 64 << 10 // bytes of memory that a match keeps for the next request
 )
 
 // verb is a method that the API can have. All others are refused: a method is
@@ -71,7 +73,7 @@ type Table struct {
 	prefix  string
 	root    *node
 	routes  []*route // in the order of the file
-	actions []string // every action of the table, sorted
+	actions []string // those that a caller of /authorize may ask about, sorted
 }
 
 // node is a position in the tree of templates.
@@ -186,6 +188,9 @@ type segment struct {
 }
 
 func (m *Match) reset() {
+	if cap(m.buf) > maxKept {
+		m.buf = nil
+	}
 	m.Resource, m.Action, m.NeedsBody = "", "", false
 	m.Context = authz.Context{}
 	m.route, m.other = nil, nil
