@@ -1,0 +1,310 @@
+package upstream
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+const copyBuffer = 32 << 10
+
+var copyBuffers = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
+
+// upload sends a request body that is not in memory. It runs beside Forward,
+// since the API may answer before it has read everything.
+type upload struct {
+	c      *conn
+	rc     *fasthttp.RequestCtx
+	stream io.Reader
+	length int64 // -1: chunked
+	idle   time.Duration
+	first  time.Duration // wait for the answer once all is sent
+
+	done    chan struct{}
+	readErr error // the client's side failed; set before done
+	sendErr error // the API's side failed; set before done
+	aborted atomic.Bool
+}
+
+// start begins to send. The stream belongs to the upload until done.
+func (c *conn) start(rc *fasthttp.RequestCtx, q *request, f *Forwarder) *upload {
+	u := &upload{
+		c: c, rc: rc, stream: q.stream, length: q.length,
+		idle: f.idle, first: f.firstByte, done: make(chan struct{}),
+	}
+	c.deadline = time.Time{} // no longer known
+	_ = c.SetReadDeadline(time.Time{})
+	go u.run()
+	return u
+}
+
+func (u *upload) run() {
+	defer close(u.done)
+	u.copy()
+	switch {
+	case u.readErr != nil:
+		// A cut request must not look whole to the API.
+		_ = u.c.Close()
+	case u.sendErr != nil:
+		// The API may have answered and stopped reading: its answer is there or
+		// will not come.
+		_ = u.c.SetReadDeadline(time.Now().Add(min(u.first, 5*time.Second)))
+	default:
+		_ = u.c.SetReadDeadline(time.Now().Add(u.first))
+	}
+	if u.aborted.Load() {
+		_ = u.c.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+func (u *upload) copy() {
+	// Room before and behind the data for the framing of a chunk: up to four
+	// digits and two line ends.
+	const before, behind = 6, 2
+	p := copyBuffers.Get().(*[copyBuffer]byte)
+	defer copyBuffers.Put(p)
+	var sent int64
+	for {
+		now := time.Now()
+		_ = u.rc.SetReadDeadline(now.Add(u.idle))
+		if u.aborted.Load() {
+			u.readErr = errAborted
+			return
+		}
+		n, err := u.stream.Read(p[before : copyBuffer-behind])
+		if n > 0 {
+			data := p[before : before+n]
+			if u.length < 0 {
+				data = frameChunk(p[:], before, n)
+			}
+			_ = u.c.SetWriteDeadline(time.Now().Add(u.idle))
+			if _, u.sendErr = u.c.Write(data); u.sendErr != nil {
+				return
+			}
+			sent += int64(n)
+		}
+		switch {
+		case err == io.EOF && u.length >= 0 && sent != u.length:
+			u.readErr = io.ErrUnexpectedEOF
+			return
+		case err == io.EOF:
+			if u.length < 0 {
+				_, u.sendErr = u.c.Write([]byte("0\r\n\r\n"))
+			}
+			return
+		case err != nil:
+			u.readErr = err
+			return
+		}
+	}
+}
+
+var errAborted = errors.New("answered before the body was complete")
+
+// frameChunk puts the size line and the line end around the n bytes at start,
+// where there is room for them, and returns the whole.
+func frameChunk(p []byte, start, n int) []byte {
+	const digits = "0123456789abcdef"
+	end := start + n
+	p[end], p[end+1] = '\r', '\n'
+	start -= 2
+	p[start], p[start+1] = '\r', '\n'
+	for size := n; size > 0; size >>= 4 {
+		start--
+		p[start] = digits[size&15]
+	}
+	return p[start : end+2]
+}
+
+// finished reports whether the body has been sent, and gives one that is about
+// to be a moment: the API's answer can overtake the end of our last write.
+func (u *upload) finished() bool {
+	select {
+	case <-u.done:
+		return true
+	default:
+	}
+	timer := time.NewTimer(earlyGrace)
+	defer timer.Stop()
+	select {
+	case <-u.done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// abort ends the upload and waits for it. The connection is closed, the client
+// must be too.
+func (u *upload) abort() {
+	u.aborted.Store(true)
+	_ = u.c.Close()
+	for {
+		// The upload may just be setting a later one.
+		_ = u.rc.SetReadDeadline(time.Unix(1, 0))
+		select {
+		case <-u.done:
+			_ = u.rc.SetReadDeadline(time.Time{})
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// download is an answer's body on its way to the client. The server reads it
+// after Forward has returned and then closes it.
+type download struct {
+	c   *conn
+	rc  *fasthttp.RequestCtx
+	f   *Forwarder
+	key uint64
+	up  *upload // still sending when the answer came; nil without
+
+	chunks   io.Reader // nil if not chunked
+	left     int64     // of a body of known length; -1 if it ends with the connection
+	complete bool
+	reusable bool
+	armed    time.Time
+}
+
+func (d *download) Read(p []byte) (int, error) {
+	if d.complete {
+		return 0, io.EOF
+	}
+	if d.c.br.Buffered() == 0 {
+		d.arm()
+	}
+	switch {
+	case d.chunks != nil:
+		return d.readChunks(p)
+	case d.left < 0:
+		n, err := d.c.br.Read(p)
+		if err == io.EOF {
+			d.complete = true
+		} else if err != nil {
+			err = d.failed(err)
+		}
+		return n, err
+	}
+	if int64(len(p)) > d.left {
+		p = p[:d.left]
+	}
+	n, err := d.c.br.Read(p)
+	d.left -= int64(n)
+	if d.left == 0 {
+		d.complete = true
+		return n, io.EOF
+	}
+	if err != nil {
+		err = d.failed(err)
+	}
+	return n, err
+}
+
+func (d *download) readChunks(p []byte) (int, error) {
+	// Not more than what is here already: the chunk reader would wait for a
+	// whole chunk while the client waits for the part that came.
+	if _, err := d.c.br.Peek(1); err != nil {
+		return 0, d.failed(err)
+	}
+	if n := d.c.br.Buffered(); n < len(p) {
+		p = p[:n]
+	}
+	n, err := d.chunks.Read(p)
+	switch {
+	case err == io.EOF:
+		if err := skipTrailer(d.c.br); err != nil {
+			return n, d.failed(err)
+		}
+		d.complete = true
+	case err != nil:
+		err = d.failed(err)
+	}
+	return n, err
+}
+
+// skipTrailer reads past the trailer section: trailers do not pass.
+func skipTrailer(br *bufio.Reader) error {
+	for room := readBuffer; room > 0; {
+		line, err := br.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		if len(trim(line)) == 0 {
+			return nil
+		}
+		room -= len(line)
+	}
+	return errors.New("trailer section too long")
+}
+
+func (d *download) failed(err error) error {
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	failedBody.Inc()
+	return err
+}
+
+// arm gives both sides another while; at most once a second, for it costs.
+func (d *download) arm() {
+	now := time.Now()
+	if now.Sub(d.armed) < time.Second && now.Sub(d.armed) < d.f.idle/8 {
+		return
+	}
+	d.armed = now
+	_ = d.c.SetReadDeadline(now.Add(d.f.idle))
+	_ = d.rc.SetWriteDeadline(now.Add(2 * d.f.idle))
+}
+
+// SupportsBodyWriteTo lets the server take the body by WriteTo.
+func (d *download) SupportsBodyWriteTo() bool { return true }
+
+// WriteTo hands on what arrives as it arrives, in larger pieces than the server
+// would read.
+func (d *download) WriteTo(w io.Writer) (sent int64, err error) {
+	p := copyBuffers.Get().(*[copyBuffer]byte)
+	defer copyBuffers.Put(p)
+	for {
+		n, err := d.Read(p[:])
+		if n > 0 {
+			m, err := w.Write(p[:n])
+			sent += int64(m)
+			if err != nil {
+				clientGone.Inc()
+				return sent, err
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return sent, nil
+		case err != nil:
+			return sent, err
+		}
+	}
+}
+
+// Close ends the exchange.
+func (d *download) Close() error {
+	c := d.c
+	if c == nil {
+		return nil
+	}
+	d.c = nil
+	if d.up != nil {
+		d.up.abort()
+		d.reusable = false
+	}
+	c.deadline = time.Time{}
+	if d.complete && d.reusable {
+		d.f.pool.put(d.key, c)
+	} else {
+		d.f.pool.discard(c)
+	}
+	return nil
+}

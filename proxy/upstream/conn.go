@@ -1,0 +1,373 @@
+package upstream
+
+import (
+	"bufio"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"headgate/proxy/authz"
+
+	"github.com/valyala/fasthttp"
+)
+
+// conn is one connection to the API.
+type conn struct {
+	net.Conn
+	br       *bufio.Reader
+	pool     *pool
+	raw      syscall.RawConn
+	deadline time.Time // the read and write deadline that is set; zero if unknown
+	born     uint32    // in seconds of the pool's clock
+	idle     uint32    // when it was put back
+	reused   bool
+
+	pending bool             // what peek found
+	peek    func(fd uintptr) // bound once, so that a look costs no allocation
+}
+
+// arm sets the deadline of the next exchange. Moving a deadline is not free, so
+// one that is less than a sixteenth too late stays.
+func (c *conn) arm(now time.Time, timeout time.Duration) error {
+	if left := c.deadline.Sub(now); left >= timeout && left <= timeout+timeout/16 {
+		return nil
+	}
+	c.deadline = now.Add(timeout + timeout/16)
+	return c.SetDeadline(c.deadline)
+}
+
+// usable reports whether an idle connection is open and silent. Bytes that came
+// while nobody asked would be taken for the answer to the next request, which
+// may be another user's.
+func (c *conn) usable() bool {
+	if c.br.Buffered() > 0 {
+		return false
+	}
+	c.pending = true
+	// Control and not Read, which would heed a deadline long past.
+	return c.raw.Control(c.peek) == nil && !c.pending
+}
+
+func (c *conn) look(fd uintptr) {
+	var b [1]byte
+	_, err := syscall.Read(int(fd), b[:])
+	// The socket does not block. Anything but "nothing there" ends its use, so
+	// it does not matter that a byte is taken off it.
+	c.pending = err != syscall.EAGAIN
+}
+
+// pool holds the idle connections, newest first, so that a lull lets the oldest
+// go. It is divided by client connection: cores meet at a lock only when one
+// part has run dry.
+type pool struct {
+	dialer  fasthttp.TCPDialer
+	addr    string
+	tls     *tlsSource // nil for http
+	max     int32
+	open    atomic.Int32
+	clock   atomic.Uint32 // seconds since start, coarse
+	waiting atomic.Int32
+	freed   chan struct{} // a token says: look again
+	shards  []shard
+	stop    chan struct{}
+	done    chan struct{}
+	closed  atomic.Bool
+}
+
+type shard struct {
+	mu   sync.Mutex
+	idle []*conn
+	_    [32]byte // a cache line of its own
+}
+
+func newPool(addr string, tls *tlsSource, max int) *pool {
+	p := &pool{
+		addr:   addr,
+		tls:    tls,
+		max:    int32(max),
+		freed:  make(chan struct{}, 1),
+		shards: make([]shard, min(runtime.GOMAXPROCS(0), 16)),
+		stop:   make(chan struct{}),
+		done:   make(chan struct{}),
+	}
+	p.dialer.DNSCacheDuration = dnsCache
+	go p.tidy()
+	return p
+}
+
+// get returns an idle connection or a new one.
+func (p *pool) get(key uint64) (*conn, error) {
+	if c := p.pop(key); c != nil {
+		return c, nil
+	}
+	if p.open.Add(1) <= p.max {
+		return p.dial()
+	}
+	p.open.Add(-1)
+	return p.wait(key)
+}
+
+// fresh returns a new connection, whatever is idle.
+func (p *pool) fresh() (*conn, error) {
+	if p.open.Add(1) > p.max {
+		p.open.Add(-1)
+		return nil, busy()
+	}
+	return p.dial()
+}
+
+func (p *pool) wait(key uint64) (*conn, error) {
+	p.waiting.Add(1)
+	defer p.waiting.Add(-1)
+	timer := time.NewTimer(busyTimeout)
+	defer timer.Stop()
+	for {
+		if c := p.pop(key); c != nil {
+			p.wake() // whoever waits beside us
+			return c, nil
+		}
+		if p.open.Add(1) <= p.max {
+			p.wake()
+			return p.dial()
+		}
+		p.open.Add(-1)
+		select {
+		case <-p.freed:
+		case <-timer.C:
+			return nil, busy()
+		}
+	}
+}
+
+func busy() error {
+	failedBusy.Inc()
+	return authz.Refuse(authz.ErrUnavailable, "too many requests are under way")
+}
+
+// wake lets one waiting request look again. A token that nobody needs costs one
+// look.
+func (p *pool) wake() {
+	if p.waiting.Load() > 0 {
+		select {
+		case p.freed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (p *pool) pop(key uint64) *conn {
+	n := uint64(len(p.shards))
+	for i := range n {
+		s := &p.shards[(key+i)%n]
+		for {
+			c := s.pop()
+			if c == nil {
+				break
+			}
+			if c.usable() {
+				c.reused = true
+				return c
+			}
+			p.discard(c)
+		}
+	}
+	return nil
+}
+
+func (s *shard) pop() *conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.idle) - 1
+	if n < 0 {
+		return nil
+	}
+	c := s.idle[n]
+	s.idle[n] = nil
+	s.idle = s.idle[:n]
+	return c
+}
+
+// put takes a connection back whose exchange is complete.
+func (p *pool) put(key uint64, c *conn) {
+	now := p.clock.Load()
+	if now-c.born >= uint32(connLife/time.Second) || c.br.Buffered() > 0 || p.closed.Load() {
+		p.discard(c)
+		return
+	}
+	c.idle = now
+	s := &p.shards[key%uint64(len(p.shards))]
+	s.mu.Lock()
+	s.idle = append(s.idle, c)
+	s.mu.Unlock()
+	if p.closed.Load() {
+		p.drop(0)
+	}
+	p.wake()
+}
+
+// discard closes a connection that must not be used again.
+func (p *pool) discard(c *conn) {
+	_ = c.Close()
+	p.open.Add(-1)
+	p.wake()
+}
+
+// dial makes a connection; the caller has counted it.
+func (p *pool) dial() (*conn, error) {
+	dials.Inc()
+	nc, err := p.connect(time.Now().Add(dialTimeout))
+	if err != nil {
+		p.open.Add(-1)
+		p.wake()
+		failedDial.Inc()
+		if errors.Is(err, fasthttp.ErrDialTimeout) || errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, authz.Refuse(authz.ErrUpstreamTimeout, "the API does not accept connections").Because(err)
+		}
+		return nil, authz.Refuse(authz.ErrUpstream, "the API cannot be reached").Because(err)
+	}
+	c := &conn{Conn: nc, pool: p, born: p.clock.Load(), br: bufio.NewReaderSize(nc, readBuffer)}
+	c.peek = c.look
+	tcp := nc
+	if t, ok := nc.(*tls.Conn); ok {
+		tcp = t.NetConn()
+	}
+	if c.raw, err = tcp.(syscall.Conn).SyscallConn(); err != nil {
+		p.discard(c)
+		return nil, authz.Refuse(authz.ErrUpstream, "the API cannot be reached").Because(err)
+	}
+	return c, nil
+}
+
+func (p *pool) connect(deadline time.Time) (net.Conn, error) {
+	nc, err := p.dialer.DialDualStackTimeout(p.addr, time.Until(deadline))
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to %q: %w", p.addr, err)
+	}
+	if p.tls == nil {
+		return nc, nil
+	}
+	cfg, err := p.tls.config()
+	if err != nil {
+		_ = nc.Close()
+		return nil, err
+	}
+	tc := tls.Client(nc, cfg)
+	_ = tc.SetDeadline(deadline)
+	if err := tc.Handshake(); err != nil {
+		_ = nc.Close()
+		return nil, fmt.Errorf("cannot agree on TLS with %q: %w", p.addr, err)
+	}
+	return tc, tc.SetDeadline(time.Time{})
+}
+
+// tidy keeps the clock and closes what has been idle for too long.
+func (p *pool) tidy() {
+	defer close(p.done)
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			p.drop(p.clock.Add(1))
+		case <-p.stop:
+			return
+		}
+	}
+}
+
+// drop closes the connections that are idle for too long at now; zero means
+// all.
+func (p *pool) drop(now uint32) {
+	for i := range p.shards {
+		s := &p.shards[i]
+		s.mu.Lock()
+		n := 0
+		for n < len(s.idle) && (now == 0 || now-s.idle[n].idle >= uint32(idleConn/time.Second)) {
+			n++
+		}
+		old := slices.Clone(s.idle[:n])
+		s.idle = slices.Delete(s.idle, 0, n)
+		s.mu.Unlock()
+		for _, c := range old {
+			p.discard(c)
+		}
+	}
+}
+
+func (p *pool) close() {
+	if p.closed.Swap(true) {
+		return
+	}
+	close(p.stop)
+	<-p.done
+	p.drop(0)
+}
+
+// tlsSource makes the TLS configuration and reads the CA file again when it has
+// changed. A file that cannot be read leaves the last good one in use.
+type tlsSource struct {
+	host string
+	file string
+
+	mu    sync.Mutex
+	last  *tls.Config
+	mtime time.Time
+	size  int64
+}
+
+func (t *tlsSource) config() (*tls.Config, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.file == "" {
+		if t.last == nil {
+			t.last = t.with(nil)
+		}
+		return t.last, nil
+	}
+	info, err := os.Stat(t.file)
+	if err == nil && t.last != nil && info.ModTime().Equal(t.mtime) && info.Size() == t.size {
+		return t.last, nil
+	}
+	var roots *x509.CertPool
+	if err == nil {
+		roots, err = readCA(t.file)
+	}
+	if err == nil {
+		t.last, t.mtime, t.size = t.with(roots), info.ModTime(), info.Size()
+	}
+	if t.last != nil {
+		return t.last, nil
+	}
+	return nil, err
+}
+
+func (t *tlsSource) with(roots *x509.CertPool) *tls.Config {
+	return &tls.Config{
+		ServerName:         t.host,
+		RootCAs:            roots,
+		MinVersion:         tls.VersionTLS12,
+		NextProtos:         []string{"http/1.1"},
+		ClientSessionCache: tls.NewLRUClientSessionCache(0),
+	}
+}
+
+func readCA(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read CA file: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("CA file %q holds no PEM certificate", file)
+	}
+	return roots, nil
+}

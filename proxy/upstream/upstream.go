@@ -1,0 +1,377 @@
+// Package upstream carries decided requests to the API and its answers back.
+//
+// What the API receives is written here, not edited: a fresh request line with
+// the target bytes as they came, the client's header lines one by one from the
+// bytes received (so order, spelling and repeats survive), without those that
+// belong to one hop or to us, and then our own. The answer streams back the
+// same way. Nothing is decided here; by the time Forward is called the request
+// is allowed.
+//
+// The connections are our own and not a fasthttp.HostClient. HostClient repeats
+// PUT and anything that timed out, cannot tell a connection that died unused
+// from one that died with the request on it, reports the answer only after the
+// whole request body is written (an early 413 is lost), and keeps a connection
+// after 101. What remains of it for our use is a list of idle connections, and
+// writing the header block once from the bytes received is also cheaper. Heads
+// of answers are parsed by fasthttp, chunked bodies by net/http/httputil, names
+// are resolved by fasthttp.TCPDialer.
+//
+// A Forwarder may be used by any number of goroutines. A connection belongs to
+// one exchange at a time: to Forward until it returns, then to the response
+// body stream until the server closes that.
+package upstream
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http/httputil"
+	"net/netip"
+	"net/url"
+	"os"
+	"slices"
+	"time"
+
+	"headgate/proxy/authz"
+
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/valyala/fasthttp"
+)
+
+// Config says where the API is and how long to wait for it.
+type Config struct {
+	// URL is the API's address: http or https, host, optional port. Its path is
+	// not used here: clients use the same one.
+	URL *url.URL
+
+	// FirstByteTimeout bounds the wait for the first byte of an answer once the
+	// request has been sent.
+	FirstByteTimeout time.Duration
+
+	// IdleTimeout is the longest silence, of either side, while a body is under
+	// way. Zero means FirstByteTimeout.
+	IdleTimeout time.Duration
+
+	// CA is a file of PEM certificates that the API's certificate must lead to;
+	// it is read again when it changes. Empty means those of the system.
+	CA string
+
+	// ContextHeader is the name of the context header; empty sends none.
+	ContextHeader string
+
+	// TrustedProxies are the peers whose X-Forwarded-For, -Proto and -Host are
+	// believed.
+	TrustedProxies []netip.Prefix
+
+	// Secure says that clients reach us by TLS.
+	Secure bool
+
+	// MaxConns bounds the connections to the API; zero means 512.
+	MaxConns int
+}
+
+const (
+	defaultMaxConns = 512
+	dialTimeout     = 5 * time.Second
+	// A request waits this long for one of MaxConns to come free.
+	busyTimeout = 200 * time.Millisecond
+	// Tomcat closes an idle connection after 20 s; we must be first.
+	idleConn = 15 * time.Second
+	// A connection is given up at this age, so that a changed DNS record is
+	// followed under constant load too.
+	connLife = time.Minute
+	dnsCache = 10 * time.Second
+
+	// A body up to this size is read before a connection is taken, so that a
+	// slow client holds none, and is sent in one piece with the head.
+	smallBody = 64 << 10
+	// Room for the head of an answer; Tomcat's own limit is 8 KiB.
+	readBuffer = 16 << 10
+	maxInterim = 16
+	// How long an upload that was answered early may still take to finish.
+	earlyGrace = 20 * time.Millisecond
+)
+
+var (
+	dials      = metrics.NewCounter("authorizer_proxy_upstream_dials_total")
+	retries    = metrics.NewCounter("authorizer_proxy_upstream_retries_total")
+	clientGone = metrics.NewCounter("authorizer_proxy_upstream_client_gone_total")
+
+	failedDial     = failures("dial")
+	failedAnswer   = failures("answer") // the connection ended before an answer came
+	failedTimeout  = failures("timeout")
+	failedProtocol = failures("protocol")
+	failedBusy     = failures("busy")
+	failedBody     = failures("body") // the answer broke off
+)
+
+func failures(kind string) *metrics.Counter {
+	return metrics.NewCounter(`authorizer_proxy_upstream_failures_total{kind="` + kind + `"}`)
+}
+
+// Forwarder forwards to one API. See New.
+type Forwarder struct {
+	pool        *pool
+	startLine   string // what follows the target: version and Host
+	contextName []byte // folded; nil without
+	contextLine []byte // "name: "; nil without
+	trusted     []netip.Prefix
+	firstByte   time.Duration
+	idle        time.Duration
+	secure      bool
+}
+
+// New checks cfg, reads the CA file and starts the pool of connections; none is
+// opened yet. Close ends it.
+func New(cfg Config) (*Forwarder, error) {
+	f := &Forwarder{
+		startLine: " HTTP/1.1\r\nHost: " + cfg.URL.Host + "\r\n",
+		trusted:   cfg.TrustedProxies,
+		firstByte: cfg.FirstByteTimeout,
+		idle:      cfg.IdleTimeout,
+		secure:    cfg.Secure,
+	}
+	if f.firstByte <= 0 {
+		return nil, fmt.Errorf("time-out of the upstream must be positive, not %v", f.firstByte)
+	}
+	if f.idle == 0 {
+		f.idle = f.firstByte
+	}
+	if cfg.ContextHeader != "" {
+		var folded [maxName]byte
+		name, ok := fold(&folded, []byte(cfg.ContextHeader))
+		if !ok || len(name) == maxName {
+			return nil, fmt.Errorf("context header %q is not a header name of less than %d characters", cfg.ContextHeader, maxName)
+		}
+		f.contextName = bytes.Clone(name)
+		f.contextLine = []byte(cfg.ContextHeader + ": ")
+	}
+	port := cfg.URL.Port()
+	var secure *tlsSource
+	switch cfg.URL.Scheme {
+	case "http":
+		port = cmp.Or(port, "80")
+	case "https":
+		port = cmp.Or(port, "443")
+		secure = &tlsSource{host: cfg.URL.Hostname(), file: cfg.CA}
+		if _, err := secure.config(); err != nil {
+			return nil, err
+		}
+	default:
+		return nil, fmt.Errorf("scheme of upstream %q is neither http nor https", cfg.URL.Redacted())
+	}
+	if cfg.URL.Hostname() == "" {
+		return nil, fmt.Errorf("upstream %q names no host", cfg.URL.Redacted())
+	}
+	f.pool = newPool(net.JoinHostPort(cfg.URL.Hostname(), port), secure, cmp.Or(cfg.MaxConns, defaultMaxConns))
+	return f, nil
+}
+
+// Close closes the idle connections; those in use are closed by their exchange.
+func (f *Forwarder) Close() { f.pool.close() }
+
+// Open is the number of connections to the API, in use or idle.
+func (f *Forwarder) Open() int { return int(f.pool.open.Load()) }
+
+// Ping reports whether the API accepts a connection. It sends no request: what
+// the API sees are requests that were decided, and nothing else.
+func (f *Forwarder) Ping(ctx context.Context) error {
+	deadline := time.Now().Add(dialTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	nc, err := f.pool.connect(deadline)
+	if err != nil {
+		return err
+	}
+	return nc.Close()
+}
+
+func (f *Forwarder) trusts(rc *fasthttp.RequestCtx) bool {
+	if len(f.trusted) == 0 {
+		return false
+	}
+	addr := peer(rc)
+	return slices.ContainsFunc(f.trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// Forward sends the request to the API and writes its answer into rc: status,
+// headers and a body that is there or streams. What the client is told beyond
+// that (request id, CORS) is to be set afterwards; Connection: close, where
+// Forward set it, must stay.
+//
+// On an error nothing of an answer is in rc. The kinds are ErrUpstream,
+// ErrUpstreamTimeout, ErrUnavailable (all connections are in use),
+// ErrObligation (the context header does not fit), and ErrMalformed (the
+// request cannot be passed on, or its body broke off).
+//
+// A request is sent once. It is sent again, on a new connection, only when a
+// kept connection turned out dead: nothing could be written, or a GET, HEAD or
+// OPTIONS without a body got not one byte of an answer.
+func (f *Forwarder) Forward(rc *fasthttp.RequestCtx, g *authz.Grant) error {
+	q := requests.Get().(*request)
+	defer q.release()
+	if err := q.build(f, rc, g, time.Now()); err != nil {
+		return err
+	}
+	if err := q.load(rc, f.idle); err != nil {
+		return err
+	}
+	c, err := f.pool.get(rc.ConnID())
+	if err != nil {
+		return err
+	}
+	again, err := f.exchange(c, rc, g, q)
+	if again {
+		retries.Inc()
+		if c, err = f.pool.fresh(); err == nil {
+			_, err = f.exchange(c, rc, g, q)
+		}
+	}
+	return err
+}
+
+// exchange sends the request on c and takes the answer. c is the exchange's to
+// put back or to close. On an error, again says that the request may be sent
+// once more.
+func (f *Forwarder) exchange(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *request) (again bool, err error) {
+	var up *upload
+	if err := c.arm(time.Now(), f.firstByte); err != nil {
+		f.pool.discard(c)
+		return c.reused, lost(err)
+	}
+	n, err := c.Write(q.buf)
+	if err != nil && (n == 0 || q.stream != nil) {
+		f.pool.discard(c)
+		return n == 0 && c.reused && !errors.Is(err, os.ErrDeadlineExceeded), lost(err)
+	}
+	// With a part sent, the API may have said why it takes no more.
+	if q.stream != nil {
+		up = c.start(rc, q, f)
+	}
+	if _, err := c.br.Peek(1); err != nil {
+		if up != nil {
+			failed := up.finished() && up.readErr != nil
+			up.abort()
+			if failed {
+				f.pool.discard(c)
+				return false, broken(up.readErr)
+			}
+		}
+		f.pool.discard(c)
+		return q.safe && c.reused && !errors.Is(err, os.ErrDeadlineExceeded), lost(err)
+	}
+	if err := f.take(c, rc, g, q, up); err != nil {
+		if up != nil {
+			up.abort()
+		}
+		f.pool.discard(c)
+		rc.Response.Reset()
+		return false, err
+	}
+	return false, nil
+}
+
+// take reads the answer whose first byte is there. On an error c is still the
+// caller's.
+func (f *Forwarder) take(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *request, up *upload) error {
+	h := &rc.Response.Header
+	for interim := 0; ; interim++ {
+		if err := h.Read(c.br); err != nil {
+			return unreadable(err)
+		}
+		status := h.StatusCode()
+		if status >= 200 {
+			break
+		}
+		// We ask for no other protocol, so nobody can switch to one.
+		if status < 100 || status == fasthttp.StatusSwitchingProtocols || interim == maxInterim {
+			failedProtocol.Inc()
+			return authz.Refuse(authz.ErrUpstream, "the API answered with status %d", status)
+		}
+	}
+	length := int64(h.ContentLength())
+	reusable := !h.ConnectionClose()
+	f.clean(h, q, g)
+	early := up != nil && !up.finished()
+	if early {
+		// What the client still sends has no reader; its connection ends with
+		// this answer. The server must see this before it looks at the request
+		// body, which the upload may still be reading.
+		h.SetConnectionClose()
+		reusable = false
+	}
+	if up != nil {
+		reusable = reusable && up.readErr == nil && up.sendErr == nil
+	}
+
+	switch {
+	case q.head, h.StatusCode() == fasthttp.StatusNoContent, h.StatusCode() == fasthttp.StatusNotModified, length == 0:
+	case length > 0 && length <= smallBody:
+		if int64(c.br.Buffered()) < length {
+			c.deadline = time.Time{}
+			_ = c.SetReadDeadline(time.Now().Add(f.idle))
+		}
+		if err := rc.Response.ReadBody(c.br, smallBody); err != nil {
+			failedBody.Inc()
+			return ended(err)
+		}
+	default:
+		d := &download{c: c, rc: rc, f: f, key: rc.ConnID(), left: -1, reusable: reusable}
+		if early {
+			d.up = up
+		}
+		if length >= 0 {
+			d.left = length
+		} else if length == -1 {
+			d.chunks = httputil.NewChunkedReader(c.br)
+		}
+		rc.Response.SetBodyStream(d, max(int(length), -1))
+		return nil
+	}
+	if early {
+		up.abort()
+	}
+	if reusable {
+		f.pool.put(rc.ConnID(), c)
+	} else {
+		f.pool.discard(c)
+	}
+	return nil
+}
+
+// lost is the error of a connection that ended before an answer.
+func lost(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		failedTimeout.Inc()
+		return authz.Refuse(authz.ErrUpstreamTimeout, "the API did not answer in time").Because(err)
+	}
+	failedAnswer.Inc()
+	return authz.Refuse(authz.ErrUpstream, "the API did not answer").Because(err)
+}
+
+// ended is the error of an answer that broke off in its body.
+func ended(err error) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return authz.Refuse(authz.ErrUpstreamTimeout, "the API did not complete its answer in time").Because(err)
+	}
+	return authz.Refuse(authz.ErrUpstream, "the API did not complete its answer").Because(err)
+}
+
+// unreadable is the error of an answer whose head cannot be read. fasthttp's
+// own error quotes the head, cookies included, and so goes no further.
+func unreadable(err error) error {
+	var small *fasthttp.ErrSmallBuffer
+	switch {
+	case errors.Is(err, fasthttp.ErrTimeout), errors.Is(err, os.ErrDeadlineExceeded):
+		return lost(os.ErrDeadlineExceeded)
+	case errors.As(err, &small):
+		failedProtocol.Inc()
+		return authz.Refuse(authz.ErrUpstream, "the head of the API's answer is over %d bytes", readBuffer)
+	}
+	failedProtocol.Inc()
+	return authz.Refuse(authz.ErrUpstream, "the head of the API's answer is not HTTP")
+}
