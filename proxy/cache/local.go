@@ -11,8 +11,9 @@ type LocalOptions struct {
 	// MaxEntries is the most entries kept, at least 1. Beyond it the entries
 	// least likely to be read again are evicted.
 	MaxEntries int
-	// Now is the clock; nil means time.Now. With time.Now a lifetime is measured
-	// by the monotonic clock, so a step of the wall clock cannot lengthen it.
+	// Now is the clock; nil means time.Now. Any goroutine may call it. With
+	// time.Now a lifetime is measured by the monotonic clock, so a step of the
+	// wall clock cannot lengthen it.
 	Now func() time.Time
 }
 
