@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -307,4 +308,23 @@ func (d *download) Close() error {
 		d.f.pool.discard(c)
 	}
 	return nil
+}
+
+// untilClosed sends the answer to a client of HTTP/1.0, which knows no chunks:
+// the end of a body of unknown length is the end of the connection. The server
+// has no such way, so the connection is taken over; that happens after the
+// handler has returned, so the head is complete then.
+func (d *download) untilClosed() {
+	d.rc.HijackSetNoResponse(true)
+	d.rc.Hijack(func(nc net.Conn) {
+		defer func() { _ = d.Close() }()
+		h := &d.rc.Response.Header
+		h.Del(fasthttp.HeaderTransferEncoding)
+		h.SetConnectionClose()
+		_ = nc.SetWriteDeadline(time.Now().Add(d.f.idle))
+		if _, err := h.WriteTo(nc); err != nil {
+			return
+		}
+		_, _ = d.WriteTo(nc)
+	})
 }

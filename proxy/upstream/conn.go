@@ -27,8 +27,8 @@ type conn struct {
 	pool     *pool
 	raw      syscall.RawConn
 	deadline time.Time // the read and write deadline that is set; zero if unknown
-	born     uint32    // in seconds of the pool's clock
-	idle     uint32    // when it was put back
+	born     time.Time
+	idle     time.Time // when it was put back
 	reused   bool
 
 	pending bool             // what peek found
@@ -47,10 +47,11 @@ func (c *conn) arm(now time.Time, timeout time.Duration) error {
 
 // usable reports whether an idle connection is open and silent. Bytes that came
 // while nobody asked would be taken for the answer to the next request, which
-// may be another user's.
-func (c *conn) usable() bool {
-	if c.br.Buffered() > 0 {
-		return false
+// may be another user's. The look costs as much as a read, so one put back this
+// moment is taken unseen, except for a request that cannot be repeated.
+func (c *conn) usable(sure bool) bool {
+	if !sure && time.Since(c.idle) < unseen {
+		return true
 	}
 	c.pending = true
 	// Control and not Read, which would heed a deadline long past.
@@ -74,7 +75,6 @@ type pool struct {
 	tls     *tlsSource // nil for http
 	max     int32
 	open    atomic.Int32
-	clock   atomic.Uint32 // seconds since start, coarse
 	waiting atomic.Int32
 	freed   chan struct{} // a token says: look again
 	shards  []shard
@@ -104,16 +104,17 @@ func newPool(addr string, tls *tlsSource, max int) *pool {
 	return p
 }
 
-// get returns an idle connection or a new one.
-func (p *pool) get(key uint64) (*conn, error) {
-	if c := p.pop(key); c != nil {
+// get returns an idle connection or a new one. With sure, an idle one has been
+// looked at.
+func (p *pool) get(key uint64, sure bool) (*conn, error) {
+	if c := p.pop(key, sure); c != nil {
 		return c, nil
 	}
 	if p.open.Add(1) <= p.max {
 		return p.dial()
 	}
 	p.open.Add(-1)
-	return p.wait(key)
+	return p.wait(key, sure)
 }
 
 // fresh returns a new connection, whatever is idle.
@@ -125,13 +126,13 @@ func (p *pool) fresh() (*conn, error) {
 	return p.dial()
 }
 
-func (p *pool) wait(key uint64) (*conn, error) {
+func (p *pool) wait(key uint64, sure bool) (*conn, error) {
 	p.waiting.Add(1)
 	defer p.waiting.Add(-1)
 	timer := time.NewTimer(busyTimeout)
 	defer timer.Stop()
 	for {
-		if c := p.pop(key); c != nil {
+		if c := p.pop(key, sure); c != nil {
 			p.wake() // whoever waits beside us
 			return c, nil
 		}
@@ -164,7 +165,7 @@ func (p *pool) wake() {
 	}
 }
 
-func (p *pool) pop(key uint64) *conn {
+func (p *pool) pop(key uint64, sure bool) *conn {
 	n := uint64(len(p.shards))
 	for i := range n {
 		s := &p.shards[(key+i)%n]
@@ -173,7 +174,7 @@ func (p *pool) pop(key uint64) *conn {
 			if c == nil {
 				break
 			}
-			if c.usable() {
+			if c.usable(sure) {
 				c.reused = true
 				return c
 			}
@@ -198,8 +199,8 @@ func (s *shard) pop() *conn {
 
 // put takes a connection back whose exchange is complete.
 func (p *pool) put(key uint64, c *conn) {
-	now := p.clock.Load()
-	if now-c.born >= uint32(connLife/time.Second) || c.br.Buffered() > 0 || p.closed.Load() {
+	now := time.Now()
+	if now.Sub(c.born) >= connLife || c.br.Buffered() > 0 || p.closed.Load() {
 		p.discard(c)
 		return
 	}
@@ -234,7 +235,7 @@ func (p *pool) dial() (*conn, error) {
 		}
 		return nil, authz.Refuse(authz.ErrUpstream, "the API cannot be reached").Because(err)
 	}
-	c := &conn{Conn: nc, pool: p, born: p.clock.Load(), br: bufio.NewReaderSize(nc, readBuffer)}
+	c := &conn{Conn: nc, pool: p, born: time.Now(), br: bufio.NewReaderSize(nc, readBuffer)}
 	c.peek = c.look
 	tcp := nc
 	if t, ok := nc.(*tls.Conn); ok {
@@ -269,7 +270,7 @@ func (p *pool) connect(deadline time.Time) (net.Conn, error) {
 	return tc, tc.SetDeadline(time.Time{})
 }
 
-// tidy keeps the clock and closes what has been idle for too long.
+// tidy closes what has been idle for too long.
 func (p *pool) tidy() {
 	defer close(p.done)
 	ticker := time.NewTicker(time.Second)
@@ -277,21 +278,21 @@ func (p *pool) tidy() {
 	for {
 		select {
 		case <-ticker.C:
-			p.drop(p.clock.Add(1))
+			p.drop(idleConn)
 		case <-p.stop:
 			return
 		}
 	}
 }
 
-// drop closes the connections that are idle for too long at now; zero means
-// all.
-func (p *pool) drop(now uint32) {
+// drop closes the connections that have been idle for so long.
+func (p *pool) drop(after time.Duration) {
+	now := time.Now()
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
 		n := 0
-		for n < len(s.idle) && (now == 0 || now-s.idle[n].idle >= uint32(idleConn/time.Second)) {
+		for n < len(s.idle) && now.Sub(s.idle[n].idle) >= after {
 			n++
 		}
 		old := slices.Clone(s.idle[:n])

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -265,8 +266,13 @@ func (q *request) load(rc *fasthttp.RequestCtx, idle time.Duration) error {
 	return nil
 }
 
-// broken is what a client's body that cannot be read comes to.
+// broken is what a client's body that cannot be read comes to. A reader that
+// package pep put before the body says itself what is wrong.
 func broken(err error) error {
+	var refusal *authz.Refusal
+	if errors.As(err, &refusal) {
+		return refusal
+	}
 	clientGone.Inc()
 	return authz.Refuse(authz.ErrMalformed, "the request body broke off").Because(err)
 }

@@ -11,9 +11,11 @@ import (
 
 // answer is the work on the head of one answer; pooled for its buffers.
 type answer struct {
+	folded  [maxName]byte
 	gone    [][]byte // names of headers that do not pass
 	caching []byte   // all Cache-Control lines as one
 	varying []byte   // all Vary lines as one
+	tokens  []byte   // all Connection lines as one
 	out     []byte
 }
 
@@ -27,30 +29,38 @@ var (
 
 // clean makes the head of an answer ours to send: without what belonged to the
 // hop behind us or is for us to say, and with the caching rules of an answer
-// that depends on who asked. fasthttp has made the names canonical.
+// that depends on who asked. Names are spelled as the API spelled them.
 func (f *Forwarder) clean(h *fasthttp.ResponseHeader, q *request, g *authz.Grant) {
 	a := answers.Get().(*answer)
 	defer answers.Put(a)
-	a.gone, a.caching, a.varying = a.gone[:0], a.caching[:0], a.varying[:0]
+	a.gone, a.caching, a.varying, a.tokens = a.gone[:0], a.caching[:0], a.varying[:0], a.tokens[:0]
+	private := g.Subject.Authenticated
 	for name, value := range h.All() {
-		switch string(name) {
-		case fasthttp.HeaderCacheControl:
-			a.caching = appendList(a.caching, value)
-		case fasthttp.HeaderVary:
-			a.varying = appendList(a.varying, value)
-		case fasthttp.HeaderConnection:
+		lower, ok := fold(&a.folded, name)
+		if !ok {
 			a.gone = append(a.gone, name)
-			for token := range bytes.SplitSeq(value, []byte(",")) {
-				token = trim(token)
-				if len(token) > 0 && !plain(token, "close") && !plain(token, "content-length") && !plain(token, "transfer-encoding") {
-					a.gone = append(a.gone, token)
-				}
+			continue
+		}
+		switch string(lower) {
+		case "connection":
+			a.tokens = appendList(a.tokens, value)
+			a.gone = append(a.gone, name)
+		case "vary":
+			a.varying = appendList(a.varying, value)
+			a.gone = append(a.gone, name)
+		case "cache-control":
+			if private {
+				a.caching = appendList(a.caching, value)
+				a.gone = append(a.gone, name)
 			}
 		default:
-			if !f.reaches(name) {
+			if !f.reaches(lower) {
 				a.gone = append(a.gone, name)
 			}
 		}
+	}
+	if len(a.tokens) > 0 {
+		a.name(h)
 	}
 	for _, name := range a.gone {
 		h.DelBytes(name)
@@ -65,29 +75,50 @@ func (f *Forwarder) clean(h *fasthttp.ResponseHeader, q *request, g *authz.Grant
 	// Who asked decides the answer, also when it was nobody in particular: a
 	// cache must not give a guest's answer to a user.
 	if !varies(a.varying) {
-		h.SetCanonical(vary, appendList(a.varying, byCaller))
+		a.varying = appendList(a.varying, byCaller)
 	}
-	if g.Subject.Authenticated {
+	h.SetCanonical(vary, a.varying)
+	if private {
 		a.out = appendPrivate(a.out[:0], a.caching)
 		h.SetCanonical(cacheControl, a.out)
 	}
 }
 
-// reaches reports whether a header of the answer reaches the client.
+// name adds to gone what the Connection lines name.
+func (a *answer) name(h *fasthttp.ResponseHeader) {
+	for token := range bytes.SplitSeq(a.tokens, []byte(",")) {
+		token = trim(token)
+		// The framing of the body is not the API's to take back.
+		if len(token) == 0 || plain(token, "close") || plain(token, "content-length") || plain(token, "transfer-encoding") {
+			continue
+		}
+		for name := range h.All() {
+			if bytes.EqualFold(name, token) {
+				a.gone = append(a.gone, name)
+			}
+		}
+	}
+}
+
+// reaches reports whether a header of the answer, by its folded name, reaches
+// the client.
 func (f *Forwarder) reaches(name []byte) bool {
 	switch string(name) {
-	case "Keep-Alive", "Te", "Trailer", "Upgrade", "Proxy-Authenticate", "Proxy-Authentication-Info", "Proxy-Connection",
-		"X-Request-Id", "X-Decision", "X-Cwms-Auth-Context":
+	case "keep-alive", "te", "trailer", "upgrade", "x-request-id", "x-decision", defaultContext:
 		return false
 	}
 	switch name[0] {
-	case 'A':
-		return !bytes.HasPrefix(name, []byte("Access-Control-")) // package pep says these
-	case 'X':
-		// A web server before us would act on X-Accel-Redirect.
-		return !bytes.HasPrefix(name, []byte("X-Accel-")) && !bytes.EqualFold(name, f.contextName)
+	case 'a':
+		return !bytes.HasPrefix(name, []byte("access-control-")) // package pep says these
+	case 'p':
+		return !bytes.HasPrefix(name, []byte("proxy-"))
+	case 'x':
+		// A web server in front of us would act on X-Accel-Redirect.
+		if bytes.HasPrefix(name, []byte("x-accel-")) {
+			return false
+		}
 	}
-	return true
+	return !bytes.Equal(name, f.contextName)
 }
 
 // appendList appends a further line of a list header.

@@ -80,6 +80,7 @@ const (
 	busyTimeout = 200 * time.Millisecond
 	// Tomcat closes an idle connection after 20 s; we must be first.
 	idleConn = 15 * time.Second
+	unseen   = time.Millisecond
 	// A connection is given up at this age, so that a changed DNS record is
 	// followed under constant load too.
 	connLife = time.Minute
@@ -220,7 +221,7 @@ func (f *Forwarder) Forward(rc *fasthttp.RequestCtx, g *authz.Grant) error {
 	if err := q.load(rc, f.idle); err != nil {
 		return err
 	}
-	c, err := f.pool.get(rc.ConnID())
+	c, err := f.pool.get(rc.ConnID(), !q.safe)
 	if err != nil {
 		return err
 	}
@@ -279,6 +280,9 @@ func (f *Forwarder) exchange(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q
 // caller's.
 func (f *Forwarder) take(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *request, up *upload) error {
 	h := &rc.Response.Header
+	if !h.DisableNormalizing() {
+		defer h.EnableNormalizing()
+	}
 	for interim := 0; ; interim++ {
 		if err := h.Read(c.br); err != nil {
 			return unreadable(err)
@@ -328,6 +332,10 @@ func (f *Forwarder) take(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *re
 			d.left = length
 		} else if length == -1 {
 			d.chunks = httputil.NewChunkedReader(c.br)
+		}
+		if length < 0 && !rc.Request.Header.IsHTTP11() {
+			d.untilClosed()
+			return nil
 		}
 		rc.Response.SetBodyStream(d, max(int(length), -1))
 		return nil
