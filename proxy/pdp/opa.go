@@ -6,9 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/url"
-	"sort"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -137,7 +138,8 @@ func parseBundles(body []byte, rule string) (bundles, error) {
 	}
 	b := bundles{revisions: map[string]string{}}
 	var tag []string
-	for name, bundle := range doc.Result {
+	for _, name := range slices.Sorted(maps.Keys(doc.Result)) {
+		bundle := doc.Result[name]
 		m := bundle.Manifest
 		b.revisions[name] = m.Revision
 		tag = append(tag, fmt.Sprintf("%q=%q %q", name, m.Revision, bundle.ETag))
@@ -155,7 +157,6 @@ func parseBundles(body []byte, rule string) (bundles, error) {
 	if !b.loaded && b.uncached == "" {
 		b.uncached = fmt.Sprintf("no bundle has %q under its roots, so the rule can change without a revision", rule)
 	}
-	sort.Strings(tag)
 	b.tag = strings.Join(tag, ";")
 	b.revision = revision(b.revisions)
 	return b, nil
@@ -169,11 +170,10 @@ func revision(bundles map[string]string) string {
 			return r
 		}
 	}
-	names := make([]string, 0, len(bundles))
-	for name := range bundles {
-		names = append(names, name+"="+bundles[name])
+	names := slices.Sorted(maps.Keys(bundles))
+	for i, name := range names {
+		names[i] = name + "=" + bundles[name]
 	}
-	sort.Strings(names)
 	return strings.Join(names, ",")
 }
 

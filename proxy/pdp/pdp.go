@@ -252,7 +252,7 @@ func (d *Decider) ask(q authz.Question, asked *epoch, deadline time.Time) answer
 		latency.Since(denySeconds, began)
 		evaluationsDeny.Inc()
 	}
-	a.ends = sent + life(operator, r.life)
+	a.asked, a.ends = sent, sent+life(operator, r.life)
 	doubt := false
 	if a.epoch, doubt = d.policy.replied(asked, r.revision, d.now()); doubt {
 		d.Recheck()
@@ -279,8 +279,7 @@ type entry struct {
 	reason      unique.Handle[string]
 	constraints unique.Handle[string]
 	id          string
-	asked       time.Duration
-	term        // whose epoch has the revision
+	term        // its epoch has the revision
 	allow       bool
 	byOPA       bool // the id is OPA's own
 }
@@ -307,7 +306,6 @@ func (d *Decider) store(key [32]byte, a answer) {
 		reason:      unique.Make(a.decision.Reason),
 		constraints: unique.Make(string(a.decision.Constraints)),
 		id:          a.decision.ID,
-		asked:       a.decision.Asked.Sub(d.start),
 		term:        a.term,
 		allow:       a.decision.Allow,
 		byOPA:       a.decision.OPAID != "",

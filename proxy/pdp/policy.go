@@ -21,6 +21,9 @@ import (
 //  6. The life that policy gives a decision counts from when the question was
 //     sent, and can only shorten the operator's.
 //
+//  7. Where polls cannot tell that the policy changed, answers are not stored, and
+//     an equal question in flight shares one for a lease after it was asked.
+//
 // So no answer of a policy is reused later than one lease after OPA left that
 // policy, whatever messages are lost, late or doubled. One thing is taken on
 // trust: that a revision which is left for other content of the same name is not
@@ -82,23 +85,23 @@ func (p *policy) polled(b bundles, sent time.Duration) bool {
 // doubt.
 func (p *policy) replied(asked *epoch, revision string, now time.Duration) (belongs *epoch, doubt bool) {
 	live := p.live.Load()
-	if live == nil {
+	switch {
+	case live == nil:
+		return nil, false
+	case live.revision == revision && live == asked:
+		return live, false
+	case live.revision == revision || live.uncached != "":
 		return nil, false
 	}
-	if live.uncached == "" && live.revision != revision {
-		for old := p.doubt.Load(); old < int64(now) && !p.doubt.CompareAndSwap(old, int64(now)); old = p.doubt.Load() {
-		}
-		return nil, true
+	for old := p.doubt.Load(); old < int64(now) && !p.doubt.CompareAndSwap(old, int64(now)); old = p.doubt.Load() {
 	}
-	if asked != live {
-		return nil, false
-	}
-	return live, false
+	return nil, true
 }
 
 // term is what ends the reuse of an answer.
 type term struct {
 	epoch *epoch        // the epoch it belongs to; nil if to none
+	asked time.Duration // when the question was sent
 	ends  time.Duration // when its life ends
 }
 
@@ -119,6 +122,9 @@ func (p *policy) state(t term, now time.Duration) state {
 		return expired
 	case t.epoch == nil || t.epoch != p.live.Load():
 		return moved
+	}
+	if t.epoch.uncached != "" && now-t.asked > p.lease {
+		return moved // for all that polls can tell
 	}
 	confirmed := t.epoch.confirmed.Load()
 	if confirmed <= p.doubt.Load() || int64(now)-confirmed > int64(p.lease) {
