@@ -70,11 +70,11 @@ func (r *route) forms() string {
 
 func formOf(contentType, body []byte) (form, error) {
 	media, params, _ := bytes.Cut(contentType, []byte(";"))
-	media = bytes.ToLower(bytes.TrimSpace(media))
+	media = bytes.TrimSpace(media)
 	for len(params) > 0 {
 		var param []byte
 		param, params, _ = bytes.Cut(params, []byte(";"))
-		name, value, _ := bytes.Cut(param, equals)
+		name, value, _ := bytes.Cut(param, []byte("="))
 		if bytes.EqualFold(bytes.TrimSpace(name), []byte("charset")) && !bytes.EqualFold(bytes.Trim(value, "\" \t"), []byte("utf-8")) {
 			return otherForm, unsupported("the body must be in UTF-8")
 		}
@@ -88,10 +88,20 @@ func formOf(contentType, body []byte) (form, error) {
 			return xmlForm, nil
 		}
 	case bytes.ContainsAny(media, ", \t\""):
-	case string(media) == "application/json", string(media) == "text/json", bytes.HasSuffix(media, []byte("+json")):
+	case isMedia(media, "json"):
 		return jsonForm, nil
-	case string(media) == "application/xml", string(media) == "text/xml", bytes.HasSuffix(media, []byte("+xml")):
+	case isMedia(media, "xml"):
 		return xmlForm, nil
 	}
 	return otherForm, nil
+}
+
+// isMedia reports whether a media type is application/x, text/x or any of the
+// types whose syntax is x (RFC 6839).
+func isMedia(media []byte, x string) bool {
+	base, name, _ := bytes.Cut(media, []byte("/"))
+	if i := bytes.LastIndexByte(name, '+'); i >= 0 {
+		return strings.EqualFold(string(name[i+1:]), x)
+	}
+	return strings.EqualFold(string(name), x) && (strings.EqualFold(string(base), "application") || strings.EqualFold(string(base), "text"))
 }

@@ -159,7 +159,14 @@ func (s *jsonScanner) invalid() error {
 	return malformed("the body is not valid JSON at byte %d", s.i)
 }
 
+// space skips white space, of which compact documents have none.
 func (s *jsonScanner) space() {
+	if s.i < len(s.b) && s.b[s.i] <= ' ' {
+		s.skipSpace()
+	}
+}
+
+func (s *jsonScanner) skipSpace() {
 	for s.i < len(s.b) {
 		switch s.b[s.i] {
 		case ' ', '\t', '\n', '\r':
@@ -407,46 +414,41 @@ func (s *jsonScanner) literal(word string) error {
 }
 
 func (s *jsonScanner) number() error {
-	if s.peek() == '-' {
-		s.i++
+	b, i := s.b, s.i
+	if i < len(b) && b[i] == '-' {
+		i++
 	}
-	if s.peek() == '0' {
-		s.i++
-	} else if !s.digits() {
+	first := i
+	i = digits(b, i)
+	ok := i > first && (b[first] != '0' || i == first+1)
+	if ok && i < len(b) && b[i] == '.' {
+		i++
+		fraction := i
+		i = digits(b, i)
+		ok = i > fraction
+	}
+	if ok && i < len(b) && b[i]|0x20 == 'e' {
+		i++
+		if i < len(b) && (b[i] == '+' || b[i] == '-') {
+			i++
+		}
+		exponent := i
+		i = digits(b, i)
+		ok = i > exponent
+	}
+	s.i = i
+	if !ok {
 		return s.invalid()
-	}
-	if s.peek() == '.' {
-		s.i++
-		if !s.digits() {
-			return s.invalid()
-		}
-	}
-	if s.peek()|0x20 == 'e' {
-		s.i++
-		if c := s.peek(); c == '+' || c == '-' {
-			s.i++
-		}
-		if !s.digits() {
-			return s.invalid()
-		}
 	}
 	return nil
 }
 
-// peek returns the next byte, 0 at the end: no token begins with it.
-func (s *jsonScanner) peek() byte {
-	if s.i == len(s.b) {
-		return 0
+// digits returns the end of the digits that begin at i.
+func digits(b []byte, i int) int {
+	for i < len(b) && b[i]-'0' < 10 {
+		i++
 	}
-	return s.b[s.i]
-}
-
-func (s *jsonScanner) digits() bool {
-	start := s.i
-	for s.i < len(s.b) && s.b[s.i]-'0' < 10 {
-		s.i++
-	}
-	return s.i > start
+	return i
 }
 
 // token is the inside of a string.

@@ -375,7 +375,10 @@ func (m *Match) readQuery(locators []*locator, query []byte) error {
 		} else {
 			query = nil
 		}
-		name, value, _ := bytes.Cut(pair, equals)
+		name, value := pair, []byte(nil)
+		if i := bytes.IndexByte(pair, '='); i >= 0 {
+			name, value = pair[:i], pair[i+1:]
+		}
 		start := len(m.buf)
 		if bytes.IndexByte(name, '%') >= 0 || bytes.IndexByte(name, '+') >= 0 {
 			m.buf = appendDecoded(m.buf, name, true)
@@ -394,8 +397,6 @@ func (m *Match) readQuery(locators []*locator, query []byte) error {
 	}
 	return nil
 }
-
-var equals = []byte{'='}
 
 // add takes a located value in. The value is copied if it is kept.
 func (m *Match) add(at *locator, value []byte) error {
@@ -495,15 +496,16 @@ func isOffice(value []byte) bool {
 // secondPart returns the parameter of a time-series name
 // (location.parameter.type.interval.duration.version).
 func secondPart(name []byte) ([]byte, bool) {
-	_, rest, ok := bytes.Cut(name, dot)
-	if !ok {
+	i := bytes.IndexByte(name, '.')
+	if i < 0 {
 		return nil, false
 	}
-	second, _, _ := bytes.Cut(rest, dot)
+	second := name[i+1:]
+	if i := bytes.IndexByte(second, '.'); i >= 0 {
+		second = second[:i]
+	}
 	return second, len(second) > 0
 }
-
-var dot = []byte{'.'}
 
 // settle turns what was found into the context. The scope is the widest that
 // any part of the request can have.

@@ -97,10 +97,10 @@ func (t *Target) checkPath() error {
 
 func checkQuery(q []byte) error {
 	for i, c := range q {
-		switch {
-		case c <= ' ' || c == 0x7f || c == '#':
+		switch queryClass[c] {
+		case refused:
 			return malformed("the query holds a byte that must be percent-encoded")
-		case c == '%':
+		case percent:
 			if _, ok := unhex(q[i:]); !ok {
 				return malformed("the query holds a broken percent-encoding")
 			}
@@ -128,6 +128,16 @@ var pathClass = func() (t [256]class) {
 		t[c] = refused
 	}
 	t['/'], t['%'] = slash, percent
+	return t
+}()
+
+var queryClass = func() (t [256]class) {
+	for c := range t {
+		if c <= ' ' || c == 0x7f || c == '#' {
+			t[c] = refused
+		}
+	}
+	t['%'] = percent
 	return t
 }()
 

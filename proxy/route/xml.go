@@ -45,9 +45,9 @@ var declaration = regexp.MustCompile(`^version\s*=\s*["']1\.0["'](\s+encoding\s*
 type xmlScanner struct {
 	m        *Match
 	locators []*locator
-	raw      []string // open elements as written
-	local    []string // the same, local names without case
-	text     []byte   // of the located element that is open
+	raw      []xml.Name // open elements as written
+	local    []string   // the same, local names without case
+	text     []byte     // of the located element that is open
 	reading  []*locator
 	depth    int // of that element
 }
@@ -118,7 +118,7 @@ func (s *xmlScanner) start(tok xml.StartElement) error {
 	if len(s.raw) == maxDepth {
 		return malformed("the body is nested deeper than %d", maxDepth)
 	}
-	s.raw = append(s.raw, tok.Name.Space+":"+tok.Name.Local)
+	s.raw = append(s.raw, tok.Name)
 	s.local = append(s.local, strings.ToLower(tok.Name.Local))
 	for i, attr := range tok.Attr {
 		for _, other := range tok.Attr[:i] {
@@ -140,7 +140,7 @@ func (s *xmlScanner) start(tok xml.StartElement) error {
 
 func (s *xmlScanner) end(tok xml.EndElement) error {
 	last := len(s.raw) - 1
-	if last < 0 || s.raw[last] != tok.Name.Space+":"+tok.Name.Local {
+	if last < 0 || s.raw[last] != tok.Name {
 		return malformed("the body is not valid XML")
 	}
 	s.raw, s.local = s.raw[:last], s.local[:last]
