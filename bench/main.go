@@ -42,6 +42,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		args = args[1:]
 	}
 	switch command {
+	case "up":
+		endWithGoRun()
+		return up(ctx, args, stdout, stderr)
 	case "standin":
 		return standin.Command(ctx, args, stderr)
 	case "help", "-h", "-help", "--help":

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"time"
+
+	"headgate/bench/stack"
+)
+
+// up runs a stack until ctx ends. With --json, stdout gets one line when
+// everything is ready and nothing else.
+func up(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("up", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	asJSON := flags.Bool("json", false, "print one line of JSON instead of text")
+	replicas := flags.Int("replicas", 1, "`number` of proxies")
+	portChoice := flags.String("ports", "fixed", "fixed: those of the documentation; free: any that are free")
+	delay := flags.Duration("profile-delay", 175*time.Millisecond, "time that the API takes for a profile")
+	flags.Usage = func() {
+		fmt.Fprint(stderr, "Start Redis, OPA, the stand-in API and the proxy. The environment variables of the\nproxy pass through to it. Ctrl-C stops everything.\n\n")
+		flags.PrintDefaults()
+	}
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return fmt.Errorf("unknown argument %q", flags.Arg(0))
+	case *portChoice != "fixed" && *portChoice != "free":
+		return fmt.Errorf("--ports=%q: want fixed or free", *portChoice)
+	case *replicas < 1:
+		return fmt.Errorf("--replicas=%d: want 1 or more", *replicas)
+	}
+	s, err := stack.Start(ctx, stack.Options{
+		Replicas: *replicas, FixedPorts: *portChoice == "fixed", ProfileDelay: *delay, Progress: stderr,
+	})
+	if err != nil {
+		return err
+	}
+	if *asJSON {
+		err = json.NewEncoder(stdout).Encode(s.Info)
+	} else {
+		err = describe(stdout, s)
+	}
+	if err == nil {
+		report(ctx, s, stderr)
+		fmt.Fprintln(stderr, "stopping")
+	}
+	if stopped := s.Stop(); stopped != nil {
+		fmt.Fprintln(stderr, "bench:", stopped)
+	}
+	return err
+}
+
+// report waits for the end of ctx and tells meanwhile of processes that end by
+// themselves. They are not started again: whoever kills one wants to see what
+// happens.
+func report(ctx context.Context, s *stack.Stack, stderr io.Writer) {
+	ended := make(chan *stack.Child)
+	for _, c := range s.Children() {
+		go func() {
+			select {
+			case <-c.Exited():
+				select {
+				case ended <- c:
+				case <-ctx.Done():
+				}
+			case <-ctx.Done():
+			}
+		}()
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case c := <-ended:
+			fmt.Fprintf(stderr, "%s ended; the end of its log:\n%s\n", c.Name, c.Log())
+		}
+	}
+}
+
+// Users of the examples: what they may read is in the policy's own cases.
+const (
+	reader  = "M5HECTEST"  // manages water, reads at SWT
+	revoked = "DATAMGR001" // manages data, reads at SWT until its roles are gone
+	series  = "/cwms-data/timeseries?name=KEYS.Elev.Inst.1Hour.0.Ccp-Rev&office="
+)
+
+// example is a command line to paste, with what it shows.
+type example struct{ shows, line string }
+
+func examples(s *stack.Stack) []example {
+	get := func(token, office string) string {
+		return fmt.Sprintf("-H 'Authorization: Bearer %s' '%s%s%s'", token, s.Proxy, series, office)
+	}
+	// One command line of four requests: read, take the roles away, say so, read again.
+	revocation := "curl -s -o /dev/null -w 'before: %{http_code}\\n' " + get(s.Tokens[revoked], "SWT") +
+		fmt.Sprintf(" --next -s -X PUT -d '{\"roles\":{\"SWT\":[\"All Users\"]}}' '%s/users/%s'", s.Control, revoked) +
+		fmt.Sprintf(" --next -s -o /dev/null -X POST -H 'Authorization: Bearer %s' -d '{\"user\":\"%s\"}' '%s/invalidate'", s.AdminToken, revoked, s.Admin) +
+		" --next -s -o /dev/null -w 'after: %{http_code}\\n' " + get(s.Tokens[revoked], "SWT")
+	return []example{
+		{"allowed read: " + reader + " at its own office, 200", "curl -s -i " + get(s.Tokens[reader], "SWT")},
+		{"denied read: the same user at another office, 403", "curl -s -i " + get(s.Tokens[reader], "SPK")},
+		{"bad token: 401, never taken for a guest", "curl -s -i " + get(s.Tokens[reader]+"x", "SWT")},
+		{"revocation: 200 before, 403 after " + revoked + " lost its roles", revocation},
+	}
+}
+
+func describe(w io.Writer, s *stack.Stack) error {
+	redis := s.Redis
+	if redis == "" {
+		redis = "none: each proxy keeps user contexts in its own process"
+	}
+	text := "Everything runs. Ctrl-C stops it.\n\n"
+	for i, url := range s.Proxies {
+		text += fmt.Sprintf("  proxy    %s/cwms-data\n  admin    %s\n", url, s.Admins[i])
+	}
+	text += fmt.Sprintf("  OPA      %s\n  Redis    %s\n  API      %s/cwms-data (stand-in)\n  issuer   %s (password of a user: its name)\n  control  %s\n  bundle   %s\n",
+		s.OPA, redis, s.API, s.Issuer, s.Control, s.Bundle)
+	for _, e := range examples(s) {
+		text += "\n# " + e.shows + "\n" + e.line + "\n"
+	}
+	_, err := fmt.Fprint(w, text)
+	return err
+}
