@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/valyala/fasthttp"
-
 	"headgate/proxy/authz"
 )
 
@@ -20,24 +18,35 @@ const maxAuthorizeBody = 8 << 10
 
 // question is the body of POST /authorize.
 type question struct {
-	Resource string                     `json:"resource"`
-	Action   string                     `json:"action"`
-	Context  map[string]json.RawMessage `json:"context"`
-	Token    string                     `json:"jwt_token"`
-	User     json.RawMessage            `json:"user"`
+	Resource string
+	Action   string
+	Context  map[string]json.RawMessage
+	Token    string          // jwt_token
+	User     json.RawMessage // an object; nil without
 }
 
 // authorize decides for another service. It goes through the stages and the
 // caches of a proxied request; the answer is 200 whether policy allows or denies.
 func (h *Handler) authorize(x *exchange) error {
-	q, err := readQuestion(x.rc)
+	body, err := readAll(x.rc, maxAuthorizeBody, func(int64) error { return nil })
+	if errors.Is(err, authz.ErrBodyTooLarge) {
+		return authz.Refuse(authz.ErrMalformed, "the body is over %d bytes", maxAuthorizeBody)
+	}
+	if err != nil {
+		return err
+	}
+	q, faults, err := readQuestion(body)
 	if err != nil {
 		return err
 	}
 	x.event.Resource, x.event.Action = q.Resource, q.Action
 	about, err := h.Routes.Stated(q.Resource, q.Action, q.Context)
-	if err != nil {
-		return err
+	var more *authz.Refusal
+	if errors.As(err, &more) {
+		faults = append(faults, more.Message)
+	}
+	if faults != nil {
+		return authz.Refuse(authz.ErrMalformed, "%s", strings.Join(faults, "; "))
 	}
 	if x.principal, err = h.asker(x, q); err != nil {
 		return err
@@ -57,7 +66,7 @@ func (h *Handler) authorize(x *exchange) error {
 
 // asker is whom the question is about: the user that a trusted caller names, or
 // whoever the token, key or cookie belongs to.
-func (h *Handler) asker(x *exchange, q *question) (*authz.Principal, error) {
+func (h *Handler) asker(x *exchange, q question) (*authz.Principal, error) {
 	switch {
 	case q.User != nil && q.Token != "":
 		return nil, authz.Refuse(authz.ErrMalformed, "user and jwt_token: want one of them")
@@ -85,49 +94,61 @@ func sameToken(authorization []byte, token string) bool {
 	return len(fields) == 2 && strings.EqualFold(fields[0], "Bearer") && fields[1] == token
 }
 
-func readQuestion(rc *fasthttp.RequestCtx) (*question, error) {
-	body, err := readAll(rc, maxAuthorizeBody)
-	if errors.Is(err, fasthttp.ErrBodyTooLarge) {
-		return nil, authz.Refuse(authz.ErrMalformed, "the body is over %d bytes", maxAuthorizeBody)
-	}
+// readQuestion reads the body of POST /authorize. faults are the members of a
+// wrong type; resource and action are looked at by Table.Stated, which knows what
+// they may be. Members that are not ours are left alone.
+func readQuestion(body []byte) (q question, faults []string, err error) {
+	members, err := object(body)
 	if err != nil {
-		return nil, err
+		return q, nil, authz.Refuse(authz.ErrMalformed, "the body is no JSON object, or has a member twice").Because(err)
 	}
-	var q question
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	if err := decoder.Decode(&q); err != nil {
-		var wrong *json.UnmarshalTypeError
-		if errors.As(err, &wrong) && wrong.Field != "" {
-			return nil, authz.Refuse(authz.ErrMalformed, "%s: want %s, got %s", wrong.Field, kindName[wrong.Field], wrong.Value)
+	_ = json.Unmarshal(members["resource"], &q.Resource)
+	_ = json.Unmarshal(members["action"], &q.Action)
+	if raw := members["context"]; raw != nil {
+		if q.Context, err = object(raw); err != nil {
+			faults = append(faults, "context must be an object without a member twice")
 		}
-		return nil, authz.Refuse(authz.ErrMalformed, "the body is no JSON object").Because(err)
 	}
-	if _, err := decoder.Token(); err != io.EOF {
-		return nil, authz.Refuse(authz.ErrMalformed, "something follows the JSON object")
+	if raw := members["jwt_token"]; raw != nil && json.Unmarshal(raw, &q.Token) != nil {
+		faults = append(faults, "jwt_token must be a string")
 	}
-	var faults []string
-	if q.Resource == "" {
-		faults = append(faults, "resource: want the name of a resource")
+	if q.User = members["user"]; q.User != nil && q.User[0] != '{' {
+		faults = append(faults, "user must be an object")
 	}
-	if !actions[q.Action] {
-		faults = append(faults, "action: want read, create, update or delete")
-	}
-	if bytes.Equal(q.User, []byte("null")) {
-		q.User = nil
-	}
-	if q.User != nil && q.User[0] != '{' {
-		faults = append(faults, "user: want an object")
-	}
-	if faults != nil {
-		return nil, authz.Refuse(authz.ErrMalformed, "%s", strings.Join(faults, "; "))
-	}
-	return &q, nil
+	return q, faults, nil
 }
 
-var (
-	actions  = map[string]bool{"read": true, "create": true, "update": true, "delete": true}
-	kindName = map[string]string{"resource": "a string", "action": "a string", "context": "an object", "jwt_token": "a string"}
-)
+// object splits a JSON object into its members, those that are null left out.
+// Which of two members of one name counts is a matter of taste, so it has no two.
+func object(raw []byte) (map[string]json.RawMessage, error) {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	if start, err := decoder.Token(); err != nil || start != json.Delim('{') {
+		return nil, errors.New("not an object")
+	}
+	members, seen := map[string]json.RawMessage{}, map[string]bool{}
+	for decoder.More() {
+		name, err := decoder.Token()
+		if err != nil {
+			return nil, err
+		}
+		var value json.RawMessage
+		if err := decoder.Decode(&value); err != nil {
+			return nil, err
+		}
+		if key := name.(string); seen[key] {
+			return nil, errors.New("a member is there twice")
+		} else if seen[key] = true; string(value) != "null" {
+			members[key] = value
+		}
+	}
+	if _, err := decoder.Token(); err != nil {
+		return nil, err
+	}
+	if _, err := decoder.Token(); err != io.EOF {
+		return nil, errors.New("something follows the object")
+	}
+	return members, nil
+}
 
 func (x *exchange) appendAnswer(b []byte) []byte {
 	d := &x.decision
@@ -144,7 +165,11 @@ func (x *exchange) appendAnswer(b []byte) []byte {
 	b = append(b, `},"user":`...)
 	b = append(b, x.subject.HeaderJSON()...)
 	b = append(b, `,"constraints":`...)
-	b = append(b, d.Constraints...)
+	if d.Constraints == nil {
+		b = append(b, "{}"...)
+	} else {
+		b = append(b, d.Constraints...)
+	}
 	b = append(b, `,"timestamp":"`...)
 	b = append(b, timestamp(time.Now())...)
 	return append(b, `"}`...)

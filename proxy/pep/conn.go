@@ -2,12 +2,15 @@ package pep
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
 	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
+
+	"headgate/proxy/authz"
 )
 
 const (
@@ -42,6 +45,11 @@ type conn struct {
 	inBody  atomic.Bool
 	lingers atomic.Bool
 	written atomic.Int64 // when the write deadline was last moved, Unix nanoseconds
+
+	// waiting is an exchange that was judged and whose body has yet to come. It
+	// belongs to the goroutine that serves the connection.
+	waiting *exchange
+	abandon func(*exchange)
 }
 
 func (c *conn) Read(p []byte) (int, error) {
@@ -61,13 +69,34 @@ func (c *conn) Write(p []byte) (int, error) {
 		}
 		c.written.Store(now.UnixNano())
 	}
-	return c.Conn.Write(p)
+	n, err := c.Conn.Write(p)
+	if err != nil && c.waiting != nil {
+		// It was the 100 Continue, and nobody else will come back to the exchange.
+		x := c.waiting
+		c.waiting = nil
+		c.abandon(x)
+	}
+	return n, err
 }
 
 // SetReadDeadline is how fasthttp starts to wait for a header.
 func (c *conn) SetReadDeadline(t time.Time) error {
 	c.inBody.Store(false)
+	c.lingers.Store(false)
 	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	moved := int64(0) // without a deadline the next write sets one
+	if !t.IsZero() {
+		moved = time.Now().UnixNano()
+	}
+	c.written.Store(moved)
+	return c.Conn.SetWriteDeadline(t)
+}
+
+func (c *conn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
 func (c *conn) Close() error {
@@ -101,7 +130,26 @@ func patience(rc *fasthttp.RequestCtx) {
 
 // linger gives a client that may still be sending time to read the answer.
 func linger(rc *fasthttp.RequestCtx) {
-	if c := ours(rc); c != nil && (rc.Request.IsBodyStream() || rc.Request.Header.ContentLength() != 0) {
+	length := rc.Request.Header.ContentLength() // -1: chunked, -2: no body
+	if c := ours(rc); c != nil && (length > 0 || length == -1 || rc.Response.ConnectionClose()) {
 		c.lingers.Store(true)
 	}
+}
+
+// wait keeps an exchange until its body comes.
+func (h *Handler) wait(x *exchange) {
+	c := ours(x.rc)
+	c.waiting = x
+	c.abandon = func(x *exchange) {
+		x.err = authz.Refuse(authz.ErrMalformed, "the client is gone")
+		h.finish(x)
+	}
+}
+
+// continued returns the exchange that waited for the body which comes now.
+func continued(rc *fasthttp.RequestCtx) (x *exchange, ok bool) {
+	if c := ours(rc); c != nil && c.waiting != nil {
+		x, c.waiting = c.waiting, nil
+	}
+	return x, x != nil
 }

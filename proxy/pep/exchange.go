@@ -36,11 +36,6 @@ type exchange struct {
 	cookies []byte
 }
 
-type exchangeKeyType struct{}
-
-// exchangeKey is where an exchange waits between 100 Continue and the body.
-var exchangeKey exchangeKeyType
-
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 
 func (h *Handler) begin(rc *fasthttp.RequestCtx) *exchange {
@@ -68,23 +63,28 @@ func (x *exchange) lap(d *time.Duration) {
 
 // release gives the exchange back; nothing of it may be used afterwards.
 func (x *exchange) release() {
-	body, cookies, match := x.question.Body, x.cookies, x.match
+	body, cookies, lines, match := x.question.Body, x.cookies, x.head.cookies, x.match
 	*x = exchange{match: match, cookies: cookies[:0]}
-	x.question.Body = body
+	x.question.Body, x.head.cookies = body, lines[:0]
 	exchanges.Put(x)
 }
 
 // read takes in the header: framing, credentials, target. It refuses what could
 // mean one thing to policy and another to the upstream.
 func (x *exchange) read() (err error) {
-	if err = x.head.read(x.rc.Request.Header.RawHeaders()); err != nil {
-		return err
+	header := &x.rc.Request.Header
+	// fasthttp takes any two digits for a version.
+	if v := header.Protocol(); string(v) != "HTTP/1.1" && string(v) != "HTTP/1.0" {
+		return authz.Refuse(authz.ErrMalformed, "the version must be HTTP/1.1 or HTTP/1.0")
 	}
-	if x.target, err = route.ParseTarget(x.rc.Request.Header.RequestURI()); err != nil {
+	if err = x.head.read(header.RawHeaders()); err != nil {
 		return err
 	}
 	if method := x.event.Method; method == fasthttp.MethodConnect || method == fasthttp.MethodTrace {
 		return authz.Refuse(authz.ErrMethodNotAllowed, "%s is not served", method)
+	}
+	if x.target, err = route.ParseTarget(header.RequestURI()); err != nil {
+		return err
 	}
 	x.credentials.Authorization = x.head.authorization
 	x.credentials.TestUser = x.head.testUser

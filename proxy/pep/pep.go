@@ -12,6 +12,7 @@ package pep
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -37,7 +38,7 @@ type Handler struct {
 
 	// For POST /authorize.
 	Token           func(ctx context.Context, token string) (*authz.Principal, error)
-	AssertedUser    func(user []byte) (*authz.Principal, error)
+	AssertedUser    func(user json.RawMessage) (*authz.Principal, error)
 	AuthorizeSecret string // empty: nobody may assert a user
 
 	Ready func() Readiness
@@ -65,7 +66,7 @@ func (h *Handler) Drain() { h.draining.Store(true) }
 
 // Handle serves one request.
 func (h *Handler) Handle(rc *fasthttp.RequestCtx) {
-	x, judged := rc.UserValue(exchangeKey).(*exchange)
+	x, judged := continued(rc)
 	if !judged {
 		x = h.begin(rc)
 	}
@@ -79,11 +80,12 @@ func (h *Handler) Handle(rc *fasthttp.RequestCtx) {
 }
 
 // Expect answers "Expect: 100-continue" before a body is sent: with 100 only if
-// there is something left to do for which the body is needed.
+// there is something left to do for which the body is needed. The exchange then
+// waits in the connection, until Handle or fault goes on with it.
 func (h *Handler) Expect(rc *fasthttp.RequestCtx) (status int) {
 	x := h.begin(rc)
 	if h.guarded(x, h.judge); x.err == nil && x.then != nil {
-		rc.SetUserValue(exchangeKey, x)
+		h.wait(x)
 		return fasthttp.StatusContinue
 	}
 	h.finish(x)
@@ -112,8 +114,8 @@ func (h *Handler) judge(x *exchange) error {
 	if err := h.identify(x); err != nil {
 		return err
 	}
-	if size := int64(x.rc.Request.Header.ContentLength()); h.BodyMax > 0 && size > h.BodyMax {
-		return authz.Refuse(authz.ErrBodyTooLarge, "a body may have %d bytes", h.BodyMax)
+	if err := h.fits(x.rc.Request.Header.ContentLength()); err != nil {
+		return err
 	}
 	if h.crossSite(x) {
 		return authz.Refuse(authz.ErrForbidden, "a request with a session cookie came from another site")
@@ -150,6 +152,7 @@ func (h *Handler) describe(x *exchange) (err error) {
 // of it, except while policy is only reported on.
 func (h *Handler) decide(x *exchange) error {
 	err := h.ask(x, &authz.Input{Subject: x.subject, Resource: x.match.Resource, Action: x.match.Action, Context: x.match.Context})
+	x.event.Reported = false
 	if err != nil || x.decision.Allow {
 		return err
 	}
@@ -171,17 +174,14 @@ func (h *Handler) ask(x *exchange, in *authz.Input) (err error) {
 	return err
 }
 
-// worthInspecting asks about an anonymous caller before its body is read: what a
-// stranger sends shall not cost memory if policy refuses strangers anyway.
+// worthInspecting asks about an anonymous caller before its body is read, when the
+// scope is still unknown: what a stranger sends shall not cost memory if policy
+// refuses strangers anyway.
 func (h *Handler) worthInspecting(x *exchange) error {
 	if x.subject.Authenticated {
 		return nil
 	}
-	scope := x.match.Context.Scope
-	x.match.Context.Scope = authz.ScopeUnknown
-	err := h.decide(x)
-	x.match.Context.Scope = scope
-	return err
+	return h.decide(x)
 }
 
 // inspect decides a request whose body says what it is about.
@@ -191,6 +191,9 @@ func (h *Handler) inspect(x *exchange) error {
 		return err
 	}
 	defer done()
+	if err := h.fits(len(body)); err != nil {
+		return err
+	}
 	header := &x.rc.Request.Header
 	if err := h.Routes.Body(&x.match, header.ContentType(), header.ContentEncoding(), body); err != nil {
 		return err
@@ -208,15 +211,31 @@ func (h *Handler) forward(x *exchange) error {
 		DropAuthorization: x.principal.Method != authz.JWT && x.principal.Method != authz.APIKey,
 		DropCookies:       x.principal.Method != authz.Session || !x.subject.Authenticated,
 	}
+	var body *limited
 	if stream := x.rc.RequestBodyStream(); stream != nil {
 		patience(x.rc)
 		if h.BodyMax > 0 && x.rc.Request.Header.ContentLength() < 0 {
-			x.rc.Request.SetBodyStream(&limited{stream, h.BodyMax}, -1)
+			body = &limited{stream, h.BodyMax}
+			x.rc.Request.SetBodyStream(body, -1)
 		}
 	}
 	err := h.Forward(x.rc, &x.grant)
 	x.lap(&x.event.Forward)
+	switch {
+	case err != nil && body != nil && body.left < 0:
+		return tooLarge(h.BodyMax)
+	case err == nil && x.rc.Response.ConnectionClose():
+		linger(x.rc) // the API answered before it had the whole body
+	}
 	return err
+}
+
+// fits refuses a body of more than BODY_MAX bytes.
+func (h *Handler) fits(size int) error {
+	if h.BodyMax > 0 && int64(size) > h.BodyMax {
+		return tooLarge(h.BodyMax)
+	}
+	return nil
 }
 
 // guarded runs a step and turns its panic into an error: a bug costs the request
@@ -241,6 +260,7 @@ func (h *Handler) finish(x *exchange) {
 	if r := recover(); r != nil {
 		x.panicked(r)
 	}
+	defer h.end(x)
 	if x.err != nil {
 		h.refuse(x)
 	}
@@ -248,6 +268,14 @@ func (h *Handler) finish(x *exchange) {
 	x.event.Err, x.event.Status = x.err, x.rc.Response.StatusCode()
 	x.event.Duration = time.Since(x.event.Start)
 	h.Record(&x.event)
+}
+
+// end lets go of the exchange. What could not be recorded is not answered.
+func (h *Handler) end(x *exchange) {
+	if r := recover(); r != nil {
+		x.panicked(r)
+		x.rc.SetStatusCode(fasthttp.StatusInternalServerError)
+	}
 	h.inFlight.Add(-1)
 	x.release()
 }

@@ -18,7 +18,7 @@ const (
 	connectionMax = 16 << 10         // connections served at once; 503 beyond
 )
 
-// Server is the public listener's server.
+// Server is the public listener's server. It wants a listener made by Listen.
 func (h *Handler) Server() *fasthttp.Server {
 	return &fasthttp.Server{
 		Handler:       h.Handle,
@@ -45,11 +45,12 @@ func (h *Handler) Server() *fasthttp.Server {
 
 // fault answers what never became a request, or broke off as one.
 func (h *Handler) fault(rc *fasthttp.RequestCtx, err error) {
-	x, judged := rc.UserValue(exchangeKey).(*exchange)
+	x, judged := continued(rc)
 	if !judged {
 		x = h.begin(rc)
 	}
 	defer h.finish(x)
+	rc.SetConnectionClose()
 	var network net.Error
 	var small *fasthttp.ErrSmallBuffer
 	switch {
