@@ -118,6 +118,10 @@ func (h *head) line(name, value []byte) error {
 		if !strings.EqualFold(view(value), "chunked") {
 			return authz.Refuse(authz.ErrMalformed, "the only Transfer-Encoding accepted is chunked")
 		}
+	case "expect":
+		if !strings.EqualFold(view(value), "100-continue") {
+			return authz.Refuse(authz.ErrMalformed, "the only Expect accepted is 100-continue")
+		}
 	case "host":
 		if bytes.IndexByte(value, '@') >= 0 {
 			return authz.Refuse(authz.ErrMalformed, "the Host header has user information")
@@ -152,14 +156,21 @@ var tokenChar = func() (t [256]bool) {
 
 // sessionCookies appends the cookies that the API takes for credentials, as
 // "name=value; name=value" in the order of the names, so that equal credentials
-// give equal bytes. One name with two values is two credentials.
+// give equal bytes. One name with two values is two credentials. Blanks around a
+// name are no part of it, and a comma ends a pair like a semicolon: some servers
+// read cookies so, and a credential that the API sees must not be overlooked.
 func sessionCookies(dst []byte, lines [][]byte) ([]byte, error) {
 	var found [len(sessionNames)][]byte
 	for _, line := range lines {
 		for len(line) > 0 {
-			var pair []byte
-			pair, line, _ = bytes.Cut(line, []byte{';'})
-			name, value, _ := bytes.Cut(bytes.Trim(pair, " \t"), []byte{'='})
+			pair := line
+			if end := bytes.IndexAny(line, ";,"); end >= 0 {
+				pair, line = line[:end], line[end+1:]
+			} else {
+				line = nil
+			}
+			name, value, _ := bytes.Cut(pair, []byte{'='})
+			name, value = bytes.Trim(name, " \t"), bytes.Trim(value, " \t")
 			for i, session := range sessionNames {
 				if string(name) != session {
 					continue
