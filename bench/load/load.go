@@ -291,7 +291,7 @@ type conn struct {
 
 // exchange sends a request and reads the answer into w.response.
 func (w *worker) exchange(req *fasthttp.Request) error {
-	address := string(req.Host())
+	address := string(req.Header.Host())
 	c := w.conns[address]
 	if c == nil {
 		dialled, err := net.DialTimeout("tcp", address, w.Timeout)
