@@ -35,13 +35,13 @@ allow if grounds
 # by role gives more than what is open to anybody.
 grounds := {"reason": "public: reference data is open to anybody", "constraints": constraints.reference} if public.reference
 
-else := {"reason": "service: endpoints of the service are open to anybody", "constraints": constraints.reference} if public.service
-
-else := {"reason": "own_account: users may manage their own account", "constraints": constraints.reference} if public.own_account
-
 else := {"reason": "role_everywhere: a role of the user counts at every office", "constraints": constraints.everywhere} if granted_everywhere
 
 else := {"reason": "role_at_office: a role of the user counts at every office asked for", "constraints": constraints.at_offices(granted_offices)} if granted_at_offices
+
+else := {"reason": "own_account: users may manage their own account", "constraints": constraints.reference} if public.own_account
+
+else := {"reason": "service: endpoints of the service are open to anybody", "constraints": constraints.reference} if public.service
 
 else := {"reason": "public_label: the data is labelled as public", "constraints": constraints.labelled} if public.labelled
 
@@ -49,10 +49,7 @@ else := {"reason": "guest: the resource is open to guests", "constraints": const
 
 else := {"reason": "ungoverned: no rule knows the resource, and reads of such are let through", "constraints": constraints.everywhere} if public.let_through
 
-granted_everywhere if {
-	some role in personas.granting
-	role in roles.everywhere
-}
+granted_everywhere if count(personas.granting & roles.everywhere) > 0
 
 granted_at_offices if {
 	request.bounded
@@ -61,16 +58,16 @@ granted_at_offices if {
 	}
 }
 
-# The offices of the user where the question would be allowed.
+# The offices where the question would be allowed, those of the user in the order
+# given.
 granted_offices := [office |
-	some office in array.concat(subjects.offices, [o | some o in roles.regional; not o in subjects.offices])
-	granted_at(office)
+	some office in array.concat(subjects.offices, regional_offices)
+	roles.counts(personas.granting, office)
 ]
 
-granted_at(office) if {
-	some role in personas.granting
-	roles.counts(role, office)
-}
+default regional_offices := []
+
+regional_offices := sort(roles.regional - {office | some office in subjects.offices})
 
 reason := value if value := grounds.reason
 
@@ -82,7 +79,7 @@ else := "authentication_required: only signed-in users may do this" if not subje
 
 else := "no_rule: no rule knows the resource" if not public.governed
 
-else := "no_role: no role of the user allows the action" if count(personas.rows) == 0
+else := "no_role: no role of the user allows the action" if not personas.concerned
 
 else := conditions.reason(min(personas.failing)) if count(personas.granting) == 0
 
@@ -101,7 +98,7 @@ else := constraints.closed
 
 # The decision lives until the first fact that it rests on may change.
 changes contains change if {
-	some condition in personas.conditions_asked
+	some condition in personas.asked
 	change := conditions.until[condition]
 }
 

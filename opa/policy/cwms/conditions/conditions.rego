@@ -42,11 +42,24 @@ holding contains "partner" if clock.partner
 
 holding contains "own_parameter" if input.context.parameter in subjects.allowed_parameters
 
-holding contains "not_sensitive" if input.context.classification in data.cwms.conditions.not_sensitive
+holding contains "not_sensitive" if classification in data.cwms.conditions.not_sensitive
+
+classification := value if value := input.context.classification
+
+else := data.cwms.conditions.unlabelled
 
 holding contains "approved" if input.context.approval_status == "approved"
 
-holding contains "approved_by_another" if input.context.approver_id != input.user.id
+holding contains "approved_by_another" if {
+	is_string(input.context.approver_id)
+	is_string(input.user.id)
+	not upper(input.context.approver_id) in itself
+}
+
+# The names that the user goes by.
+itself contains upper(input.user.id)
+
+itself contains upper(input.user.username)
 
 holding contains "released" if not embargo.embargoed
 

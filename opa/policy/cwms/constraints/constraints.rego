@@ -44,10 +44,7 @@ else := ["*"]
 everywhere := at(["*"])
 
 # `granted` are the offices of the user where the question would be allowed.
-at_offices(granted) := at([office |
-	some office in granted
-	consistent(office)
-])
+at_offices(granted) := at(roles.narrowed(roles.narrowed(granted, embargo.exempting), clearing))
 
 at(allowed) := {
 	"allowed_offices": allowed,
@@ -57,19 +54,6 @@ at(allowed) := {
 	"time_window": time_window,
 	"data_classification": classification,
 }
-
-consistent(office) if {
-	exemption_holds(office)
-	clearance_holds(office)
-}
-
-exemption_holds(_) if not embargo.exempt
-
-exemption_holds(office) if embargo.exempt_at(office)
-
-clearance_holds(_) if not cleared
-
-clearance_holds(office) if cleared_at(office)
 
 # A window for the last hours and an embargo of the last hours together would
 # leave nothing: where there is a window there is no embargo.
@@ -90,31 +74,10 @@ group_embargo := embargo.group_rules if {
 
 default classification := ["public"]
 
-classification := data.cwms.constraints.classifications.cleared if cleared
+classification := data.cwms.constraints.classifications.cleared if cleared == true
 
 else := data.cwms.constraints.classifications.known if subjects.authenticated
 
-cleared_everywhere if {
-	some role in roles.everywhere
-	role in data.cwms.constraints.cleared_roles
-}
+clearing := {role | some role in data.cwms.constraints.cleared_roles}
 
-cleared_everywhere if subjects.persona in data.cwms.constraints.cleared_roles
-
-cleared_at(_) if cleared_everywhere
-
-cleared_at(office) if {
-	some role in data.cwms.constraints.cleared_roles
-	roles.counts(role, office)
-}
-
-default cleared := false
-
-cleared if cleared_everywhere
-
-cleared if {
-	request.bounded
-	every office in request.reached {
-		cleared_at(office)
-	}
-}
+cleared := roles.stands(clearing)

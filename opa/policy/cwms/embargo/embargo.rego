@@ -7,64 +7,33 @@
 package cwms.embargo
 
 import data.cwms.clock
-import data.cwms.request
 import data.cwms.roles
-import data.cwms.subjects
 
-# Offices aside, exempt is who has a role of the list everywhere, or is named as
-# such a persona by a trusted caller.
-exempt_everywhere if {
-	some role in roles.everywhere
-	role in data.cwms.embargo.exempt_roles
-}
-
-exempt_everywhere if subjects.persona in data.cwms.embargo.exempt_roles
-
-exempt_at(_) if exempt_everywhere
-
-exempt_at(office) if {
-	some role in data.cwms.embargo.exempt_roles
-	roles.counts(role, office)
-}
+exempting := {role | some role in data.cwms.embargo.exempt_roles}
 
 # The user is exempt for all that the question reaches.
-default exempt := false
-
-exempt if exempt_everywhere
-
-exempt if {
-	request.bounded
-	every office in request.reached {
-		exempt_at(office)
-	}
-}
+exempt := roles.stands(exempting)
 
 # Hours by group of time series. The API gives 0 for a group name whose ending
 # it does not read; the name counts then. Of two privileges for one group the
 # longer embargo counts.
-group_hours[group] := max(hours) if {
-	some group in group_ids
-	hours := [h |
-		some privilege in input.user.ts_privileges
-		group_id(privilege) == group
-		h := privilege_hours(privilege)
-	]
+group_hours[group] := max(hours) if some group, hours in given_hours
+
+given_hours[group] contains privilege_hours(privilege) if {
+	some privilege in input.user.ts_privileges
+	group := privilege.ts_group_id
+	is_string(group)
 }
-
-group_ids contains group_id(privilege) if some privilege in input.user.ts_privileges
-
-group_id(privilege) := value if value := privilege.ts_group_id
-
-else := privilege["ts-group-id"]
 
 privilege_hours(privilege) := hours if {
 	hours := stated_hours(privilege)
 	hours > 0
-} else := named_hours(group_id(privilege))
+} else := named_hours(privilege.ts_group_id)
 
-stated_hours(privilege) := value if value := privilege.embargo_hours
-
-else := privilege["embargo-hours"]
+stated_hours(privilege) := hours if {
+	hours := privilege.embargo_hours
+	is_number(hours)
+}
 
 # `-72h`, `_72h`, `-3d`, `_3d` at the end of the name.
 default named_hours(_) := 0
@@ -87,13 +56,13 @@ office_rules := {office: hours |
 	input.resource in data.cwms.embargo.resources
 }
 
-hours_by_office := {"default": max([hours | some hours in group_hours])} if count(group_ids) > 0
+hours_by_office := {"default": max([hours | some hours in group_hours])} if count(given_hours) > 0
 
 hours_by_office := object.union(
 	data.cwms.embargo.office_hours,
 	{"default": data.cwms.embargo.default_hours},
 ) if {
-	count(group_ids) == 0
+	count(given_hours) == 0
 }
 
 default group_rules := {}
@@ -106,18 +75,28 @@ group_rules := {group: hours |
 	input.resource in data.cwms.embargo.resources
 }
 
-# The value that the question names is still held back.
+# The value that the question names is still held back: it belongs to a group,
+# and is younger than the embargo of that group.
 value_hours := object.get(group_hours, input.context.ts_group_id, data.cwms.embargo.unknown_group_hours) if {
 	not exempt
 	is_string(input.context.ts_group_id)
+}
+
+embargoed_until := released if {
 	is_number(input.context.timestamp_ns)
+	value_hours > 0
+	released := input.context.timestamp_ns + (value_hours * clock.hour_ns)
+	clock.now < released
 }
 
 default embargoed := false
 
-embargoed if clock.now < embargoed_until
+embargoed if embargoed_until
 
-embargoed_until := input.context.timestamp_ns + (value_hours * clock.hour_ns) if {
+# Of a time that is no number it can not be told that it is past.
+embargoed if {
 	value_hours > 0
-	clock.now < input.context.timestamp_ns + (value_hours * clock.hour_ns)
+	value_time := input.context.timestamp_ns
+	not is_null(value_time)
+	not is_number(value_time)
 }

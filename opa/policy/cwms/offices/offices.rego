@@ -14,11 +14,9 @@ districts(region) := {office |
 }
 
 # The API takes a mask as a pattern. A plain word can only match offices that
-# contain it; of anything else all is possible.
-plain(mask) if regex.match(`^[A-Za-z0-9]+$`, mask)
-
+# contain it; anything else can match all, and so gives none here.
 matching(mask) := {office |
-	plain(mask)
+	regex.match(`^[A-Za-z0-9]+$`, mask)
 	some office, _ in data.cwms.offices.table
 	contains(office, upper(mask))
 }

@@ -7,7 +7,6 @@
 package cwms.public
 
 import data.cwms.embargo
-import data.cwms.personas
 import data.cwms.subjects
 
 # Reference data: the same for everybody, at all offices.
@@ -34,15 +33,16 @@ labelled if {
 	not embargo.embargoed
 }
 
-# What the API serves to guests today.
+# What the API serves to guests today: resource -> the parts of it, found in the
+# rest of the path, that it does not.
 guest if {
 	input.action == "read"
-	input.resource in data.cwms.public.guest_read
-	not closed
+	closed := data.cwms.public.guest_read[input.resource]
+	not within(closed)
 }
 
-closed if {
-	some part in data.cwms.public.guest_closed[input.resource]
+within(parts) if {
+	some part in parts
 	contains(input.context.subresource, part)
 }
 
@@ -54,7 +54,7 @@ let_through if {
 	not governed
 }
 
-governed if personas.knows(input.resource)
+governed if data.cwms.personas.grants[input.resource]
 
 governed if data.cwms.public.own_account_actions[input.resource]
 

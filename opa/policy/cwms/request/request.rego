@@ -8,36 +8,20 @@ package cwms.request
 
 import data.cwms.offices
 
-scope := input.context.office_scope
+# Every office that is named, and those that a mask can match: they count as if
+# they were named.
+reached := named | offices.matching(input.context.office_mask) if input.context.office_scope == "mask"
 
-scope := "one" if {
-	not input.context.office_scope
-	input.context.office_id
-}
+else := named
 
-scope := "none" if {
-	not input.context.office_scope
-	not input.context.office_id
-}
+named := {upper(office) | some office in input.context.offices} if input.context.offices
 
-named contains upper(office) if {
-	some office in input.context.offices
-}
+else := {upper(input.context.office_id)} if input.context.office_id
 
-named contains upper(input.context.office_id) if not input.context.offices
+else := set()
 
-# The offices that a mask stands for count as if they were named.
-reached contains office if {
-	some office in named
-}
-
-reached contains office if {
-	scope == "mask"
-	some office in offices.matching(input.context.office_mask)
-}
-
-# True when every office that the API could act on is in `reached`. A mask that
-# matches no known office reaches nothing that can be told.
+# True when every office that the API could act on is in `reached`. Of a mask
+# that matches no known office, or of an unknown scope, that can not be told.
 default bounded := false
 
 bounded if {
@@ -47,9 +31,12 @@ bounded if {
 
 bounded if {
 	scope == "mask"
-	offices.plain(input.context.office_mask)
 	count(offices.matching(input.context.office_mask)) > 0
 }
+
+scope := value if value := input.context.office_scope
+
+else := "one"
 
 # The office when there is exactly one; undefined otherwise.
 office := o if {
