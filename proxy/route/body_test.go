@@ -99,6 +99,9 @@ func TestBody(t *testing.T) {
 			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
 		}
 	}
+	if got := table.meaning(request{"POST", "/cwms-data/measurements", "application/json", `[{"id":{"office-id":"SWT"},"ID":{"office-id":"SPK"}}]`}); got != "malformed request" {
+		t.Errorf("the object that holds the office twice: %s", got)
+	}
 	// A route reads the forms it has locators for.
 	if got := table.meaning(request{"POST", "/cwms-data/measurements", "application/xml", `<a/>`}); got != "unsupported body" {
 		t.Errorf("XML where JSON is read: %s", got)

@@ -71,10 +71,10 @@ type draft struct {
 }
 
 func (l *loader) fault(n ast.Node, field, format string, args ...any) {
-	l.faults = append(l.faults, fmt.Errorf("line %d: %s: %s", line(n), field, fmt.Sprintf(format, args...)))
+	l.faults = append(l.faults, fmt.Errorf("line %d: %s: %s", lineOf(n), field, fmt.Sprintf(format, args...)))
 }
 
-func line(n ast.Node) int {
+func lineOf(n ast.Node) int {
 	if tok := n.GetToken(); tok != nil && tok.Position != nil {
 		return tok.Position.Line
 	}
@@ -228,7 +228,7 @@ func (l *loader) template(e entry) {
 				l.fault(m.at, e.key+"."+name, "unknown key; known are resource, subresource and the methods %s", strings.Join(verbNames[:], ", "))
 				break
 			}
-			r := &route{line: line(m.at), verb: verb(v), template: e.key, resource: resource, subresource: sub, action: verbActions[v]}
+			r := &route{line: lineOf(m.at), verb: verb(v), template: e.key, resource: resource, subresource: sub, action: verbActions[v]}
 			l.route(r, segments, m, drafts)
 		}
 	}
