@@ -2,10 +2,12 @@ package cache
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -68,6 +70,7 @@ type Redis struct {
 	parts   [parts]part
 	window  atomic.Pointer[window]
 	pushes  atomic.Uint64
+	dials   atomic.Uint64
 	ctx     context.Context
 	cancel  context.CancelFunc
 	work    sync.WaitGroup
@@ -102,13 +105,26 @@ func OpenRedis(cfg RedisConfig) (*Redis, error) {
 	}
 	r := &Redis{opt: opt}
 	r.say.to = cfg.Said
+	dial := r.opt.DialCtxFn // set for unix:// alone
+	r.opt.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, t *tls.Config) (c net.Conn, err error) {
+		switch {
+		case dial != nil:
+			c, err = dial(ctx, addr, d, t)
+		case t != nil:
+			c, err = (&tls.Dialer{NetDialer: d, Config: t}).DialContext(ctx, "tcp", addr)
+		default:
+			c, err = d.DialContext(ctx, "tcp", addr)
+		}
+		r.dials.Add(1) // before a reply of the new connection can arrive
+		return c, err
+	}
 	r.opt.OnInvalidations = func([]rueidis.RedisMessage) { r.pushes.Add(1) }
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	if err := r.connect(); err != nil {
 		for i := range r.parts {
 			r.parts[i].away.Store(true)
-			r.parts[i].outages.Store(1)
 		}
+		r.parts[0].outages.Store(1)
 		r.say.away(err)
 		r.work.Go(r.keepConnecting)
 	}
@@ -257,6 +273,10 @@ func (r *Redis) Away() bool {
 // Pushes is the number of invalidations received.
 func (r *Redis) Pushes() uint64 { return r.pushes.Load() }
 
+// Dials is the number of connections made so far. While it stays the same, all
+// that was read and written came from the same server processes.
+func (r *Redis) Dials() uint64 { return r.dials.Load() }
+
 // Ref is a key prepared for Load; make it once and keep it.
 type Ref struct {
 	cmd  rueidis.Cacheable
@@ -397,14 +417,13 @@ func (r *Redis) probe(key string, p *part) {
 	}
 }
 
-// Outage tells whether the key's part is away, and which outage that is: what is
-// remembered during one must not be used after it.
-func (r *Redis) Outage(key string) (n uint64, away bool) {
-	p := &r.parts[0]
-	if l := r.link.Load(); l != nil {
-		p = &r.parts[partOf(l.Client, slot(l, key))]
+// Outages is the number of outages so far, that of any part included. What is
+// remembered during one must not be used when the number has changed.
+func (r *Redis) Outages() (n uint64) {
+	for i := range r.parts {
+		n += r.parts[i].outages.Load()
 	}
-	return p.outages.Load(), p.away.Load()
+	return n
 }
 
 func slot(l *link, key string) uint16 {
@@ -553,21 +572,38 @@ func (r *Redis) Set(ctx context.Context, key, value string, life time.Duration) 
 	}).Error()
 }
 
-// Get reads a key from Redis itself, and how long it will live; an absent key is
-// the empty string.
-func (r *Redis) Get(ctx context.Context, key string) (string, time.Duration, error) {
-	results, err := r.doMulti(ctx, key, func(b rueidis.Builder) []rueidis.Completed {
-		return []rueidis.Completed{b.Get().Key(key).Build(), b.Pttl().Key(key).Build()}
+// Value is what stands under a key, and for how long it still will; an absent key
+// is the empty string.
+type Value struct {
+	Text string
+	Left time.Duration
+}
+
+// Get reads keys from Redis itself, all at once where they are on one server.
+func (r *Redis) Get(ctx context.Context, keys ...string) ([]Value, error) {
+	results, err := r.doMulti(ctx, keys[0], func(b rueidis.Builder) []rueidis.Completed {
+		list := make([]rueidis.Completed, 0, 2*len(keys))
+		for _, key := range keys {
+			list = append(list, b.Get().Key(key).Build(), b.Pttl().Key(key).Build())
+		}
+		return list
 	})
 	if err != nil {
-		return "", 0, err
+		return nil, err
 	}
-	v, err := results[0].ToString()
-	if rueidis.IsRedisNil(err) {
-		return "", 0, nil
+	values := make([]Value, len(keys))
+	for i := range values {
+		text, err := results[2*i].ToString()
+		if rueidis.IsRedisNil(err) {
+			continue
+		}
+		left, err := results[2*i+1].AsInt64()
+		if err != nil {
+			return nil, err
+		}
+		values[i] = Value{text, time.Duration(left) * time.Millisecond}
 	}
-	ms, err := results[1].AsInt64()
-	return v, time.Duration(ms) * time.Millisecond, err
+	return values, nil
 }
 
 // Extend lets a key live for life from now.
@@ -582,4 +618,70 @@ func (r *Redis) Delete(ctx context.Context, key string) (bool, error) {
 	return r.do(ctx, key, func(b rueidis.Builder) rueidis.Completed {
 		return b.Del().Key(key).Build()
 	}).AsBool()
+}
+
+// replicaWait is how long a deletion waits for the replicas.
+const replicaWait = 500 * time.Millisecond
+
+// Deletion says what became of a deletion: whether the key was there, how many
+// replicas its server has, and how many of them have deleted it too.
+type Deletion struct {
+	Was                    bool
+	Replicas, Acknowledged int
+}
+
+// DeleteEverywhere deletes a key and waits a moment for the replicas.
+func (r *Redis) DeleteEverywhere(ctx context.Context, key string) (d Deletion, err error) {
+	info, err := r.do(ctx, key, func(b rueidis.Builder) rueidis.Completed {
+		return b.Info().Section("replication").Build().SetSlot(key)
+	}).ToString()
+	if err != nil {
+		return d, err
+	}
+	_, rest, _ := strings.Cut(info, "\nconnected_slaves:")
+	count, _, _ := strings.Cut(rest, "\r\n")
+	if d.Replicas, err = strconv.Atoi(count); err != nil {
+		return d, fmt.Errorf("%w: INFO shows no connected_slaves", ErrAway)
+	}
+	if d.Replicas == 0 {
+		d.Was, err = r.Delete(ctx, key)
+		return d, err
+	}
+	results, err := r.doMulti(ctx, key, func(b rueidis.Builder) []rueidis.Completed {
+		return []rueidis.Completed{
+			b.Del().Key(key).Build(),
+			b.Wait().Numreplicas(int64(d.Replicas)).Timeout(replicaWait.Milliseconds()).Build().SetSlot(key),
+		}
+	})
+	if err != nil {
+		return d, err
+	}
+	d.Was, _ = results[0].AsBool()
+	acknowledged, err := results[1].AsInt64()
+	d.Acknowledged = min(int(acknowledged), d.Replicas)
+	return d, err
+}
+
+// Keys calls found with the keys that begin with prefix, on all servers, in
+// batches and in no order; a key may come twice.
+func (r *Redis) Keys(ctx context.Context, prefix string, found func(keys []string) error) error {
+	l := r.link.Load()
+	if l == nil || r.Away() {
+		return ErrAway
+	}
+	for _, node := range l.Nodes() {
+		for cursor := uint64(0); ; {
+			entry, err := node.Do(ctx, node.B().Scan().Cursor(cursor).Match(prefix+"*").Count(1000).Build()).AsScanEntry()
+			if err != nil {
+				return fmt.Errorf("cannot list the keys of Redis: %w", err)
+			}
+			if err := found(entry.Elements); err != nil {
+				return err
+			}
+			if cursor = entry.Cursor; cursor == 0 {
+				break
+			}
+		}
+	}
+	return nil
 }

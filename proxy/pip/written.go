@@ -1,0 +1,46 @@
+package pip
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+
+	"headgate/proxy/authz"
+)
+
+var errNotJSON = errors.New("the context that the operator wrote is not JSON")
+
+// written is the subject where an operator writes contexts, under
+// user:context:<sub>: any JSON, which policy sees as user.attributes. A user
+// without one has no attributes.
+func (s *Source) written(p *authz.Principal) (*authz.Subject, error) {
+	if p.Method != authz.JWT {
+		return refusal{err: errNotAUser}.subject(p)
+	}
+	name := p.Name
+	if name == "" {
+		name = p.ID
+	}
+	now := s.now()
+	e := &entry{user: authz.User{ID: p.ID, Username: name}, checked: now, ends: now + s.cfg.Life}
+	var err error
+	if e.contextRef, err = s.redis.Ref(contextPrefix+p.ID, s.cfg.RefreshAfter, false); err == nil {
+		e.context, err = s.redis.Load(&e.contextRef)
+	}
+	if err == nil && e.context != "" {
+		e.user.Attributes, err = compact(e.context)
+	}
+	if err != nil {
+		return nil, authz.Refuse(authz.ErrUnavailable, "the user context is not available").Because(err)
+	}
+	s.known.Set(p.Alias, e, s.cfg.Life)
+	return e.subject(p), nil
+}
+
+func compact(text string) (json.RawMessage, error) {
+	var b bytes.Buffer
+	if json.Compact(&b, []byte(text)) != nil {
+		return nil, errNotJSON
+	}
+	return bytes.ToValidUTF8(b.Bytes(), []byte("\uFFFD")), nil
+}
