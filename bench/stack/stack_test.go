@@ -209,3 +209,44 @@ func write(t *testing.T, file, text string) {
 		t.Fatal(err)
 	}
 }
+
+// The whole path: a decision by the shipped policy, forwarded to the stand-in
+// with its context, on each of several proxies.
+func TestProxies(t *testing.T) {
+	s := New(t, Options{Replicas: 2, LeastPrivilege: true})
+	ctx := t.Context()
+	for _, proxy := range s.Proxies {
+		for _, c := range []struct {
+			office string
+			status int
+		}{{"SWT", 200}, {"SPK", 403}} {
+			req, _ := http.NewRequestWithContext(ctx, http.MethodGet, proxy+"/cwms-data/timeseries?name=X&office="+c.office, nil)
+			req.Header.Set("Authorization", "Bearer "+s.Tokens["M5HECTEST"])
+			res, err := s.client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(res.Body)
+			res.Body.Close()
+			if res.StatusCode != c.status {
+				t.Errorf("%s: %d %s", c.office, res.StatusCode, body)
+			}
+		}
+		seen, err := s.Seen(ctx, 1)
+		if err != nil || len(seen) != 1 || len(seen[0].Header("x-cwms-auth-context")) != 1 {
+			t.Errorf("%+v %v", seen, err)
+		}
+	}
+	// One profile for both, by way of Redis.
+	if stats, err := s.Stats(ctx); err != nil || stats.ProfileCalls != 1 {
+		t.Errorf("%+v %v", stats, err)
+	}
+	for _, c := range s.Replicas {
+		if err := c.Stop(stopBound); err != nil {
+			t.Error(err)
+		}
+		if records, err := os.ReadFile(c.OutFile()); err != nil || bytes.Count(records, []byte("\n")) < 2 {
+			t.Errorf("records of %s: %s %v", c.Name, records, err)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -212,7 +213,6 @@ var (
 		}
 		return rows
 	}()
-	wholeSeries = bytes.Join(seriesValues[:], []byte(","))
 )
 
 func (c *call) readTimeseries(parts []string) {
@@ -228,17 +228,65 @@ func (c *call) readTimeseries(parts []string) {
 		c.stream()
 		return
 	}
+	doc, err := c.srv.series.get(c)
+	if err != nil {
+		c.fail(err.status, err.message)
+		return
+	}
+	c.document(doc.mediaType, &doc.document)
+}
+
+// rendered keeps the answers that were rendered last, since load asks for the
+// same few again and again.
+type rendered struct {
+	mu      sync.RWMutex
+	answers map[string]*series // by query and Accept
+}
+
+type series struct {
+	document
+	mediaType string
+}
+
+// refusal is an error answer.
+type refusal struct {
+	status  int
+	message string
+}
+
+const renderedMax = 4096
+
+func (r *rendered) get(c *call) (*series, *refusal) {
+	var room [512]byte
+	key := append(append(append(room[:0], c.query...), 0), c.accept...)
+	r.mu.RLock()
+	answer := r.answers[string(key)]
+	r.mu.RUnlock()
+	if answer != nil {
+		return answer, nil
+	}
+	answer, refused := c.renderSeries()
+	if refused != nil {
+		return nil, refused
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.answers == nil || len(r.answers) >= renderedMax {
+		r.answers = make(map[string]*series)
+	}
+	r.answers[string(key)] = answer
+	return answer, nil
+}
+
+func (c *call) renderSeries() (*series, *refusal) {
 	name, office := c.param("name"), c.param("office")
 	switch {
 	case name == "":
-		c.fail(fasthttp.StatusBadRequest, "Required parameter 'name' was not given")
-		return
+		return nil, &refusal{fasthttp.StatusBadRequest, "Required parameter 'name' was not given"}
 	case office == "" && c.version2():
-		c.fail(fasthttp.StatusBadRequest, "Required parameter 'office' was not given")
-		return
+		return nil, &refusal{fasthttp.StatusBadRequest, "Required parameter 'office' was not given"}
 	case strings.HasPrefix(name, "Missing"):
-		c.fail(fasthttp.StatusNotFound, "Not Found")
-		return
+		return nil, &refusal{fasthttp.StatusNotFound, "Not Found"}
 	}
 	first, size := 0, seriesLength
 	if n, err := strconv.Atoi(c.param("page-size")); err == nil && n > 0 {
@@ -247,45 +295,30 @@ func (c *call) readTimeseries(parts []string) {
 	if page := c.param("page"); page != "" {
 		var ok bool
 		if first, size, ok = readCursor(page); !ok {
-			c.fail(fasthttp.StatusBadRequest, "Invalid page cursor")
-			return
+			return nil, &refusal{fasthttp.StatusBadRequest, "Invalid page cursor"}
 		}
 	}
-	end := min(first+size, seriesLength)
-
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%s\x00%s\x00%d\x00%d\x00%s", name, office, first, end, c.accept)
-	if c.matches(`"` + strconv.FormatUint(h.Sum64(), 16) + `"`) {
-		return
-	}
+	end := first + min(size, seriesLength-first)
+	answer := &series{mediaType: c.json()}
 	if c.wants("text/csv") || c.param("format") == "csv" {
-		c.Response.Header.SetContentType("text/csv")
-		c.Response.AppendBodyString("#" + name + "," + office + "\n")
+		answer.mediaType = "text/csv"
+		answer.body = fmt.Appendf(nil, "#%s,%s\n", name, office)
 		for _, row := range seriesValues[first:end] {
-			c.Response.AppendBody(row[1 : len(row)-1])
-			c.Response.AppendBodyString("\n")
+			answer.body = fmt.Appendf(answer.body, "%s\n", row[1:len(row)-1])
 		}
-		return
-	}
-	c.Response.Header.SetContentType(c.json())
-	w := &c.Response
-	w.AppendBodyString(`{"begin":"2026-01-01T00:00:00+0000[UTC]","end":"2026-01-02T15:00:00+0000[UTC]","interval":"PT1H","interval-offset":0,"name":`)
-	w.AppendBodyString(quote(name))
-	w.AppendBodyString(`,"office-id":`)
-	w.AppendBodyString(quote(office))
-	w.AppendBodyString(`,"page":"` + cursor(first, size) + `"`)
-	if end < seriesLength {
-		w.AppendBodyString(`,"next-page":"` + cursor(end, size) + `"`)
-	}
-	w.AppendBodyString(`,"page-size":` + strconv.Itoa(size) + `,"time-zone":"US/Central","total":40,"units":"ft",` +
-		`"value-columns":[{"name":"date-time","ordinal":1,"datatype":"java.sql.Timestamp"},{"name":"value","ordinal":2,"datatype":"java.lang.Double"},{"name":"quality-code","ordinal":3,"datatype":"int"}],` +
-		`"version-date":null,"values":[`)
-	if first == 0 && end == seriesLength {
-		w.AppendBody(wholeSeries)
 	} else {
-		w.AppendBody(bytes.Join(seriesValues[first:end], []byte(",")))
+		next := ""
+		if end < seriesLength {
+			next = `,"next-page":"` + cursor(end, size) + `"`
+		}
+		answer.body = fmt.Appendf(nil, `{"begin":"2026-01-01T00:00:00+0000[UTC]","end":"2026-01-02T15:00:00+0000[UTC]","interval":"PT1H","interval-offset":0,`+
+			`"name":%s,"office-id":%s,"page":"%s"%s,"page-size":%d,"time-zone":"US/Central","total":%d,"units":"ft",`+
+			`"value-columns":[{"name":"date-time","ordinal":1,"datatype":"java.sql.Timestamp"},{"name":"value","ordinal":2,"datatype":"java.lang.Double"},{"name":"quality-code","ordinal":3,"datatype":"int"}],`+
+			`"version-date":null,"values":[%s]}`,
+			quote(name), quote(office), cursor(first, size), next, size, seriesLength, bytes.Join(seriesValues[first:end], []byte(",")))
 	}
-	w.AppendBodyString(`]}`)
+	answer.etag = etagOf(answer.body)
+	return answer, nil
 }
 
 // cursor is the API's layout: the first time, the total and the page size,

@@ -51,6 +51,7 @@ type Server struct {
 
 	requests, profiles, keyCalls recorder
 	verified                     tokenCache
+	series                       rendered
 	api                          *fasthttp.Server
 	issuer, control              *http.Server
 }
