@@ -39,8 +39,13 @@ func Load(yaml []byte, prefix string) (*Table, error) {
 		return nil, errors.New("cannot read route table: it must be one YAML document")
 	}
 	l.file(file.Docs[0].Body)
-	if err := errors.Join(l.faults...); err != nil {
-		return nil, err
+	if len(l.faults) > 0 {
+		slices.SortStableFunc(l.faults, func(a, b fault) int { return a.line - b.line })
+		errs := make([]error, 0, len(l.faults))
+		for _, f := range l.faults {
+			errs = append(errs, f.err)
+		}
+		return nil, errors.Join(errs...)
 	}
 	actions := map[string]bool{"create": true, "delete": true, "read": true, "update": true}
 	for _, r := range l.table.routes {
@@ -53,10 +58,16 @@ func Load(yaml []byte, prefix string) (*Table, error) {
 type loader struct {
 	table   *Table
 	anchors map[string]ast.Node
-	faults  []error
+	faults  []fault
 
 	params   []string // names of segments that policy sees; nil means all
 	anywhere []*draft // attributes of every route
+}
+
+// fault is what is wrong with a line.
+type fault struct {
+	line int
+	err  error
 }
 
 // draft is a locator as written, before a route takes it over, or a setting of
@@ -71,7 +82,8 @@ type draft struct {
 }
 
 func (l *loader) fault(n ast.Node, field, format string, args ...any) {
-	l.faults = append(l.faults, fmt.Errorf("line %d: %s: %s", lineOf(n), field, fmt.Sprintf(format, args...)))
+	line := lineOf(n)
+	l.faults = append(l.faults, fault{line, fmt.Errorf("line %d: %s: %s", line, field, fmt.Sprintf(format, args...))})
 }
 
 func lineOf(n ast.Node) int {
@@ -88,9 +100,9 @@ type entry struct {
 	value ast.Node
 }
 
-// resolve follows anchors and aliases.
+// resolve follows anchors and aliases, nil if they lead nowhere.
 func (l *loader) resolve(n ast.Node) ast.Node {
-	for {
+	for range maxAliases {
 		switch x := n.(type) {
 		case *ast.AnchorNode:
 			l.anchors[x.Name.String()] = x.Value
@@ -106,7 +118,11 @@ func (l *loader) resolve(n ast.Node) ast.Node {
 			return n
 		}
 	}
+	l.fault(n, "file", "an anchor stands for itself")
+	return nil
 }
+
+const maxAliases = 100 // that stand for each other
 
 func (l *loader) mapping(n ast.Node, field string) []entry {
 	var values []*ast.MappingValueNode
@@ -134,15 +150,18 @@ func text(n ast.Node) string {
 	return n.GetToken().Value
 }
 
-func (l *loader) scalar(n ast.Node, field string) string {
+// scalar reads a text; ok is false, and a fault was told, if it is none.
+func (l *loader) scalar(n ast.Node, field string) (s string, ok bool) {
 	switch x := l.resolve(n).(type) {
-	case nil:
 	case *ast.StringNode, *ast.IntegerNode, *ast.BoolNode, *ast.FloatNode:
-		return text(x)
-	default:
-		l.fault(n, field, "must be text")
+		if s = text(x); s != "" {
+			return s, true
+		}
+	case nil:
+		return "", false
 	}
-	return ""
+	l.fault(n, field, "must be text")
+	return "", false
 }
 
 // list reads a list of scalars; one alone stands for a list of it.
@@ -160,15 +179,19 @@ func (l *loader) file(n ast.Node) {
 		case "params":
 			l.params = []string{}
 			for _, item := range l.list(e.value, "params") {
-				l.params = append(l.params, l.scalar(item, "params"))
+				if s, ok := l.scalar(item, "params"); ok {
+					l.params = append(l.params, s)
+				}
 			}
 		case "anywhere":
 			l.anywhere = l.attributes(e.value, "anywhere")
-			for _, d := range l.anywhere {
-				if d.at.source != inQuery {
+			l.anywhere = slices.DeleteFunc(l.anywhere, func(d *draft) bool {
+				if d.setting || d.at.source != inQuery {
 					l.fault(d.node, d.path, "must be a query locator")
+					return true
 				}
-			}
+				return false
+			})
 		case "routes":
 			routes = l.mapping(e.value, "routes")
 		default:
@@ -192,11 +215,9 @@ func (l *loader) template(e entry) {
 		field := e.key + "." + m.key
 		switch m.key {
 		case "resource":
-			if resource = l.scalar(m.value, field); resource == "" {
-				l.fault(m.value, field, "must not be empty")
-			}
+			resource, _ = l.scalar(m.value, field)
 		case "subresource":
-			sub = l.scalar(m.value, field)
+			sub, _ = l.scalar(m.value, field)
 		default:
 			methods = append(methods, m)
 		}
@@ -342,7 +363,9 @@ func (l *loader) attributes(n ast.Node, field string) (drafts []*draft) {
 		case "attributes":
 			nested(attribute)
 		case "action", "scope":
-			drafts = append(drafts, &draft{node: e.value, path: path, name: e.key, setting: true, value: l.scalar(e.value, path)})
+			if s, ok := l.scalar(e.value, path); ok {
+				drafts = append(drafts, &draft{node: e.value, path: path, name: e.key, setting: true, value: s})
+			}
 		default:
 			l.fault(e.at, path, "unknown key; known are action, scope, office, other-office, mask, other-mask, cursor, parameter, unclear, params, attributes")
 		}
@@ -352,7 +375,10 @@ func (l *loader) attributes(n ast.Node, field string) (drafts []*draft) {
 
 func (l *loader) locators(n ast.Node, path, name string, k kind, bounds bool) (drafts []*draft) {
 	for _, item := range l.list(n, path) {
-		s := l.scalar(item, path)
+		s, ok := l.scalar(item, path)
+		if !ok {
+			continue
+		}
 		at, err := parseLocator(s, k)
 		if err != nil {
 			l.fault(item, path, "%q %v", s, err)
