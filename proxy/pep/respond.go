@@ -55,8 +55,13 @@ var (
 func (h *Handler) refuse(x *exchange) {
 	status := statusOf(x.err)
 	answer := &x.rc.Response
+	// What was not understood may not end where we think it does.
+	last := status == fasthttp.StatusBadRequest || answer.ConnectionClose()
 	answer.Reset()
 	answer.SetStatusCode(status)
+	if last {
+		answer.SetConnectionClose()
+	}
 	header := &answer.Header
 	header.SetContentType("application/json")
 	header.Set("Cache-Control", "no-store")
@@ -67,9 +72,6 @@ func (h *Handler) refuse(x *exchange) {
 		header.Set("Retry-After", retryAfter)
 	case fasthttp.StatusMethodNotAllowed:
 		header.Set("Allow", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
-	case fasthttp.StatusBadRequest:
-		// What was not understood may not be what we think it ended with.
-		answer.SetConnectionClose()
 	}
 	answer.SetBodyRaw(appendError(nil, status, messageOf(x.err, &x.decision), x.event.RequestID))
 	linger(x.rc)
