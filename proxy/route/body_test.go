@@ -39,6 +39,7 @@ func TestBody(t *testing.T) {
 		{"case", "application/json", `{"OFFICE-Id":"SPK"}`, ok},
 		{"escaped name", "application/json", `{"\u006fffice\u002did":"SPK"}`, ok},
 		{"escaped value", "application/json", `{"office-id":"\u0053PK"}`, ok},
+		{"every escape", "application/json", `{"office-id":"SPK","name":"A.\"\\\/\b\f\n\r\t\u00e9\ud83c\udf0a.x"}`, ok + " parameter=\"\\/\b\f\n\r\té🌊"},
 		{"null is absent", "application/json", `{"office-id":null}`, "timeseries create /timeseries [] none"},
 		{"another depth", "application/json", `{"a":{"office-id":"SPK"},"b":[{"office-id":"SPK"}]}`, "timeseries create /timeseries [] none"},
 		{"not an object", "application/json", `[{"office-id":"SPK"}]`, "timeseries create /timeseries [] none"},

@@ -84,14 +84,22 @@ func (p *jsonPlan) add(at *locator) error {
 	n := &p.root
 	n.bounds = n.bounds || at.bounds
 	for _, step := range steps {
+		if n.at != nil {
+			return errNested
+		}
 		if n, err = n.step(step); err != nil {
 			return err
 		}
 		n.bounds = n.bounds || at.bounds
 	}
+	if n.keys != nil || n.each != nil {
+		return errNested
+	}
 	n.at = append(n.at, at)
 	return nil
 }
+
+var errNested = errors.New("is a value and holds another: a value is text")
 
 // locators lists what the plan reads.
 func (p *jsonPlan) locators() (list []*locator) {

@@ -77,6 +77,7 @@ routes:
     DELETE: *nowhere
   /d/{x}: {GET: {office: [[a]], attributes: {offices: query a, "b c": query b}}}
   /d/{y}: {GET: {cursor: query page as book}}
+  /e: {POST: {office: [json /a/b, json /a]}, PUT: {office: [json /a, json /A/*/b]}}
 `, []string{
 			"line 2: rules: unknown key; known are params, anywhere, routes",
 			"line 3: anywhere.office: must be a query locator",
@@ -104,6 +105,8 @@ routes:
 			"line 18: /d/{x}.GET.attributes.b c: is not a name that can be set",
 			"line 18: /d/{x}.GET.attributes.offices: is not a name that can be set",
 			`line 19: /d/{y}.GET.cursor: "query page as book" is not a cursor: write query NAME as catalog or as users`,
+			"line 20: /e.POST.office: is a value and holds another: a value is text",
+			"line 20: /e.PUT.office: is a value and holds another: a value is text",
 			"line 19: /d/{y}.GET: line 18 has this route already, as /d/{x}",
 		}},
 	} {
