@@ -81,7 +81,7 @@ else := "no_rule: no rule knows the resource" if not public.governed
 
 else := "no_role: no role of the user allows the action" if not personas.concerned
 
-else := conditions.reason(min(personas.failing)) if count(personas.granting) == 0
+else := conditions.reason(personas.shortfall) if count(personas.granting) == 0
 
 else := "office_required: the request could reach every office" if not request.bounded
 

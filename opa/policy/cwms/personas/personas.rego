@@ -24,6 +24,13 @@ failing := {condition |
 	not condition in conditions.holding
 }
 
+# The condition that the user is told of: the first of the first role.
+shortfall := [condition |
+	some role in sort(roles.held)
+	some condition in granted[role]
+	condition in failing
+][0]
+
 # The roles that allow it, at the offices where they count.
 granting := {role |
 	some role in roles.held
