@@ -1,0 +1,57 @@
+# The ways to work. CI calls the same commands.
+
+# list the recipes
+_default:
+    @just --list
+
+# start everything on this machine, without Docker
+up *flags:
+    go run ./bench up {{flags}}
+
+# start everything in containers
+compose-up:
+    docker compose up --build
+
+# stop the containers and forget their data
+down:
+    docker compose down -v
+
+# what CI runs
+ci:
+    .ci/run
+
+# build the pinned OPA into .bin/opa
+opa:
+    .ci/opa
+
+# all tests of the Go program; needs .bin/opa and redis-server
+test: opa
+    go test -race ./...
+
+# tests of the policy
+test-policy: opa
+    cd opa && OPA_BIN="$PWD/../.bin/opa" go test ./...
+
+# build the policy bundle and publish it where the running stack reads it
+bundle out=".bin/bundle/bundle.tar.gz": opa
+    go run -C opa ./build -opa ../.bin/opa -out "{{absolute_path(out)}}"
+
+# gofmt, vet, staticcheck
+lint:
+    .ci/lint
+
+# every fuzz target for a while
+fuzz time="20s":
+    .ci/fuzz {{time}}
+
+# write the generated parts of README.md anew
+docs:
+    go test ./proxy -run TestREADME -update
+
+# micro benchmarks
+bench:
+    go test -run '^$' -bench . -benchmem ./proxy/...
+
+# the stress ramp of k6 against a running proxy (needs k6)
+k6 script="stress":
+    k6 run -e PROXY_URL="${PROXY_URL:-http://localhost:3001}" -e ISSUER_URL="${ISSUER_URL:-http://localhost:8080/auth/realms/cwms}" bench/k6/{{script}}.js
