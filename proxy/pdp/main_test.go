@@ -1,8 +1,10 @@
 package pdp
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -44,6 +46,14 @@ type fakeOPA struct {
 	list   atomic.Pointer[http.HandlerFunc] // of bundles
 }
 
+func body(r *http.Request) []byte {
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return b
+}
+
 func says(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, text) }
 }
@@ -55,6 +65,8 @@ func newFakeOPA(t testing.TB, answer http.HandlerFunc) *fakeOPA {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST "+rulePath, func(w http.ResponseWriter, r *http.Request) {
 		f.asked.Add(1)
+		// A server notices that its client has left only once it has the body.
+		r.Body = io.NopCloser(bytes.NewReader(body(r)))
 		(*f.answer.Load())(w, r)
 	})
 	mux.HandleFunc("GET /v1/data/system/bundles", func(w http.ResponseWriter, r *http.Request) { (*f.list.Load())(w, r) })
