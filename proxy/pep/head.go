@@ -156,24 +156,29 @@ var tokenChar = func() (t [256]bool) {
 
 // sessionCookies appends the cookies that the API takes for credentials, as
 // "name=value; name=value" in the order of the names, so that equal credentials
-// give equal bytes. One name with two values is two credentials. Blanks around a
-// name are no part of it, and a comma ends a pair like a semicolon: some servers
-// read cookies so, and a credential that the API sees must not be overlooked.
+// give equal bytes. One name with two values is two credentials. Some servers take
+// a blank around a name for no part of it, and a comma for the end of a pair; a
+// credential that the API sees must not be overlooked, so blanks are trimmed and a
+// session cookie beside a comma is refused.
 func sessionCookies(dst []byte, lines [][]byte) ([]byte, error) {
 	var found [len(sessionNames)][]byte
 	for _, line := range lines {
-		for len(line) > 0 {
+		before, after := byte(';'), byte(';') // what separates the pair from others
+		for ; len(line) > 0; before = after {
 			pair := line
 			if end := bytes.IndexAny(line, ";,"); end >= 0 {
-				pair, line = line[:end], line[end+1:]
+				pair, after, line = line[:end], line[end], line[end+1:]
 			} else {
-				line = nil
+				after, line = ';', nil
 			}
 			name, value, _ := bytes.Cut(pair, []byte{'='})
 			name, value = bytes.Trim(name, " \t"), bytes.Trim(value, " \t")
 			for i, session := range sessionNames {
 				if string(name) != session {
 					continue
+				}
+				if before == ',' || after == ',' {
+					return dst, authz.Refuse(authz.ErrMalformed, "the cookie %s stands beside a comma", session)
 				}
 				if found[i] != nil && !bytes.Equal(found[i], value) {
 					return dst, authz.Refuse(authz.ErrMalformed, "the cookie %s is given twice", session)
