@@ -82,11 +82,11 @@ func readAll(rc *fasthttp.RequestCtx, limit int64, reserve func(size int64) erro
 			return body, nil
 		case err == io.EOF:
 			// fasthttp takes the end of the connection for the end of the body.
-			return nil, broken(io.ErrUnexpectedEOF)
+			return nil, errBroken
 		case errors.As(err, &timeout) && timeout.Timeout(), time.Since(start) > bodyTime:
 			return nil, errSlowClient
 		case err != nil:
-			return nil, broken(err)
+			return nil, errBroken // the error itself may quote a trailer
 		}
 	}
 }
@@ -95,9 +95,7 @@ func tooLarge(limit int64) error {
 	return authz.Refuse(authz.ErrBodyTooLarge, "the body of this request may have %d bytes", limit)
 }
 
-func broken(err error) error {
-	return authz.Refuse(authz.ErrMalformed, "the body is broken").Because(err)
-}
+var errBroken = authz.Refuse(authz.ErrMalformed, "the body is broken")
 
 // limited is a body of unknown length that may not grow beyond a limit.
 type limited struct {

@@ -61,7 +61,8 @@ func (h *Handler) fault(rc *fasthttp.RequestCtx, err error) {
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		x.err = err
 	default:
-		x.err = authz.Refuse(authz.ErrMalformed, "the request is no HTTP/1.1 that this server accepts").Because(err)
+		// The error itself goes no further: it quotes the request, tokens included.
+		x.err = authz.Refuse(authz.ErrMalformed, "the request is no HTTP/1.1 that this server accepts")
 	}
 }
 
