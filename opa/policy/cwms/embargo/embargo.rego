@@ -7,42 +7,13 @@
 package cwms.embargo
 
 import data.cwms.clock
+import data.cwms.groups
 import data.cwms.roles
 
 exempting := {role | some role in data.cwms.embargo.exempt_roles}
 
 # The user is exempt for all that the question reaches.
 exempt := roles.stands(exempting)
-
-# Hours by group of time series. The API gives 0 for a group name whose ending
-# it does not read; the name counts then. Of two privileges for one group the
-# longer embargo counts.
-group_hours[group] := max(hours) if some group, hours in given_hours
-
-given_hours[group] contains privilege_hours(privilege) if {
-	some privilege in input.user.ts_privileges
-	group := privilege.ts_group_id
-	is_string(group)
-}
-
-privilege_hours(privilege) := hours if {
-	hours := stated_hours(privilege)
-	hours > 0
-} else := named_hours(privilege.ts_group_id)
-
-stated_hours(privilege) := hours if {
-	hours := privilege.embargo_hours
-	is_number(hours)
-}
-
-# `-72h`, `_72h`, `-3d`, `_3d` at the end of the name.
-default named_hours(_) := 0
-
-named_hours(group) := to_number(amount) * unit_hours[unit] if {
-	[[_, amount, unit]] := regex.find_all_string_submatch_n(`[-_](\d+)([hd])$`, group, 1)
-}
-
-unit_hours := {"h": 1, "d": 24}
 
 # What the API shall hold back, by office. A key with 0 hours would still hide
 # rows of the future, so there is none.
@@ -56,19 +27,19 @@ office_rules := {office: hours |
 	input.resource in data.cwms.embargo.resources
 }
 
-hours_by_office := {"default": max([hours | some hours in group_hours])} if count(given_hours) > 0
+hours_by_office := {"default": max([hours | some hours in groups.hours])} if count(groups.hours) > 0
 
 hours_by_office := object.union(
 	data.cwms.embargo.office_hours,
 	{"default": data.cwms.embargo.default_hours},
 ) if {
-	count(given_hours) == 0
+	count(groups.hours) == 0
 }
 
 default group_rules := {}
 
 group_rules := {group: hours |
-	some group, hours in group_hours
+	some group, hours in groups.hours
 	hours > 0
 } if {
 	not exempt
@@ -77,7 +48,7 @@ group_rules := {group: hours |
 
 # The value that the question names is still held back: it belongs to a group,
 # and is younger than the embargo of that group.
-value_hours := object.get(group_hours, input.context.ts_group_id, data.cwms.embargo.unknown_group_hours) if {
+value_hours := object.get(groups.hours, input.context.ts_group_id, data.cwms.embargo.unknown_group_hours) if {
 	not exempt
 	is_string(input.context.ts_group_id)
 }

@@ -1,24 +1,6 @@
 package cwms.embargo_test
 
-import data.cwms.embargo
 import data.cwms.fixtures
-
-# Hours by the name of a group.
-test_named_hours[name] if {
-	some name, hours in {
-		"dam_operator-raw-r-72h": 72,
-		"dam_operator_raw_r_72h": 72,
-		"raw-7d": 168,
-		"raw_14d": 336,
-		"raw-0h": 0,
-		"raw72h": 0,
-		"raw-72h-old": 0,
-		"raw-72m": 0,
-		"raw": 0,
-		"": 0,
-	}
-	embargo.named_hours(name) == hours
-}
 
 privileges := [
 	{"ts_group_code": 1, "ts_group_id": "a", "privilege": "read", "embargo_hours": 24},
@@ -31,16 +13,6 @@ privileges := [
 viewer := object.union(fixtures.flat(["Viewer Users"], ["SWT"]), {"ts_privileges": privileges})
 
 read(who, context) := fixtures.ask(who, "read", "timeseries", object.union(fixtures.naming(["SWT"]), context))
-
-# The name counts where the API gives 0; the longer of two embargoes counts.
-test_group_hours if {
-	embargo.group_hours == {"a": 48, "b_72h": 72, "c": 0, "d-1d": 24} with input as read(viewer, {})
-}
-
-test_strange_privileges if {
-	strange := object.union(viewer, {"ts_privileges": [{"ts_group_id": null}, {}, 5, {"ts_group_id": "x", "embargo_hours": "9"}]})
-	embargo.group_hours == {"x": 0} with input as read(strange, {})
-}
 
 # A value of a group is held back for the hours of that group.
 test_value[label] if {

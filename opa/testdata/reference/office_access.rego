@@ -1,0 +1,3 @@
+package cwms.helpers.office_access
+
+own(user, office) if office in user.offices
