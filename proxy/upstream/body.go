@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -166,68 +167,109 @@ type download struct {
 	key uint64
 	up  *upload // still sending when the answer came; nil without
 
-	chunks   io.Reader // nil if not chunked
-	left     int64     // of a body of known length; -1 if it ends with the connection
+	chunked  bool
+	left     int64 // of the body, or of the chunk; -1 if the body ends with the connection
+	started  bool  // a chunk was begun
 	complete bool
 	reusable bool
 	armed    time.Time
 }
 
+// Read returns what has come, or waits for more.
 func (d *download) Read(p []byte) (int, error) {
 	if d.complete {
 		return 0, io.EOF
 	}
-	if d.c.br.Buffered() == 0 {
-		d.arm()
-	}
-	switch {
-	case d.chunks != nil:
-		return d.readChunks(p)
-	case d.left < 0:
-		n, err := d.c.br.Read(p)
-		if err == io.EOF {
-			d.complete = true
-		} else if err != nil {
-			err = d.failed(err)
+	if d.chunked && d.left <= 0 {
+		if err := d.nextChunk(); err != nil {
+			return 0, err
 		}
-		return n, err
 	}
-	if int64(len(p)) > d.left {
+	if d.left >= 0 && int64(len(p)) > d.left {
 		p = p[:d.left]
 	}
+	d.arm()
 	n, err := d.c.br.Read(p)
-	d.left -= int64(n)
-	if d.left == 0 {
-		d.complete = true
-		return n, io.EOF
+	if d.left > 0 {
+		d.left -= int64(n)
+		d.complete = d.left == 0 && !d.chunked
+	} else {
+		d.complete = err == io.EOF
 	}
-	if err != nil {
+	if err != nil && !d.complete {
 		err = d.failed(err)
 	}
 	return n, err
 }
 
-func (d *download) readChunks(p []byte) (int, error) {
-	// Not more than what is here already: the chunk reader would wait for a
-	// whole chunk while the client waits for the part that came.
-	if _, err := d.c.br.Peek(1); err != nil {
-		return 0, d.failed(err)
-	}
-	if n := d.c.br.Buffered(); n < len(p) {
-		p = p[:n]
-	}
-	n, err := d.chunks.Read(p)
-	switch {
-	case err == io.EOF:
-		if err := skipTrailer(d.c.br); err != nil {
-			return n, d.failed(err)
+// nextChunk reads up to the data of the next chunk; after the last one it
+// returns io.EOF.
+func (d *download) nextChunk() error {
+	d.arm()
+	size, err := readChunkSize(d.c.br, d.started)
+	d.started = true
+	if err == nil && size == 0 {
+		if err = skipTrailer(d.c.br); err == nil {
+			d.complete = true
+			return io.EOF
 		}
-		d.complete = true
-	case err != nil:
-		err = d.failed(err)
 	}
-	return n, err
+	if err != nil {
+		return d.failed(err)
+	}
+	d.left = size
+	return nil
 }
+
+var errChunk = errors.New("malformed chunk")
+
+// readChunkSize reads the line before the data of a chunk, and with data the
+// line end behind that of the chunk before. Extensions are skipped.
+func readChunkSize(br *bufio.Reader, data bool) (int64, error) {
+	if data {
+		line, err := br.ReadSlice('\n')
+		if err != nil {
+			return 0, err
+		}
+		if len(line) != 2 || line[0] != '\r' {
+			return 0, errChunk
+		}
+	}
+	line, err := br.ReadSlice('\n')
+	if err != nil {
+		return 0, err
+	}
+	n := len(line) - 2
+	if n < 1 || bytes.IndexByte(line, '\r') != n {
+		return 0, errChunk
+	}
+	digits, _, _ := bytes.Cut(line[:n], []byte(";"))
+	digits = bytes.TrimRight(digits, " \t")
+	// Fifteen digits cannot overflow.
+	if len(digits) == 0 || len(digits) > 15 {
+		return 0, errChunk
+	}
+	var size int64
+	for _, c := range digits {
+		v := hexValues[c]
+		if v == 0 {
+			return 0, errChunk
+		}
+		size = size<<4 | int64(v-1)
+	}
+	return size, nil
+}
+
+// hexValues holds the value of a hexadecimal digit plus one; zero is none.
+var hexValues = func() (t [256]byte) {
+	for i, c := range "0123456789abcdef" {
+		t[c] = byte(i + 1)
+	}
+	for i, c := range "ABCDEF" {
+		t[c] = byte(i + 11)
+	}
+	return t
+}()
 
 // skipTrailer reads past the trailer section: trailers do not pass.
 func skipTrailer(br *bufio.Reader) error {
@@ -236,7 +278,7 @@ func skipTrailer(br *bufio.Reader) error {
 		if err != nil {
 			return err
 		}
-		if len(trim(line)) == 0 {
+		if len(line) == 2 && line[0] == '\r' {
 			return nil
 		}
 		room -= len(line)
@@ -252,15 +294,17 @@ func (d *download) failed(err error) error {
 	return err
 }
 
-// arm gives both sides another while; at most once a second, for it costs.
+// arm gives both sides another while before we wait. Moving deadlines costs, so
+// they are a little late and stay for that long. The client's must outlast a
+// silence of the API.
 func (d *download) arm() {
-	now := time.Now()
-	if now.Sub(d.armed) < time.Second && now.Sub(d.armed) < d.f.idle/8 {
+	now, spare := time.Now(), d.f.idle/8
+	if now.Sub(d.armed) < spare {
 		return
 	}
 	d.armed = now
-	_ = d.c.SetReadDeadline(now.Add(d.f.idle))
-	_ = d.rc.SetWriteDeadline(now.Add(2 * d.f.idle))
+	_ = d.c.SetReadDeadline(now.Add(d.f.idle + spare))
+	_ = d.rc.SetWriteDeadline(now.Add(2*d.f.idle + spare))
 }
 
 // SupportsBodyWriteTo lets the server take the body by WriteTo.
@@ -319,10 +363,12 @@ func (d *download) untilClosed() {
 	d.rc.Hijack(func(nc net.Conn) {
 		defer func() { _ = d.Close() }()
 		h := &d.rc.Response.Header
-		h.Del(fasthttp.HeaderTransferEncoding)
+		h.Del(fasthttp.HeaderConnection) // the server's keep-alive
 		h.SetConnectionClose()
+		// Del would put the other headers in another order.
+		head := bytes.Replace(h.Header(), []byte("\r\nTransfer-Encoding: chunked\r\n"), []byte("\r\n"), 1)
 		_ = nc.SetWriteDeadline(time.Now().Add(d.f.idle))
-		if _, err := h.WriteTo(nc); err != nil {
+		if _, err := nc.Write(head); err != nil {
 			return
 		}
 		_, _ = d.WriteTo(nc)

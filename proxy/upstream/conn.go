@@ -49,8 +49,8 @@ func (c *conn) arm(now time.Time, timeout time.Duration) error {
 // while nobody asked would be taken for the answer to the next request, which
 // may be another user's. The look costs as much as a read, so one put back this
 // moment is taken unseen, except for a request that cannot be repeated.
-func (c *conn) usable(sure bool) bool {
-	if !sure && time.Since(c.idle) < unseen {
+func (c *conn) usable(now time.Time, sure bool) bool {
+	if !sure && now.Sub(c.idle) < unseen {
 		return true
 	}
 	c.pending = true
@@ -106,8 +106,8 @@ func newPool(addr string, tls *tlsSource, max int) *pool {
 
 // get returns an idle connection or a new one. With sure, an idle one has been
 // looked at.
-func (p *pool) get(key uint64, sure bool) (*conn, error) {
-	if c := p.pop(key, sure); c != nil {
+func (p *pool) get(key uint64, now time.Time, sure bool) (*conn, error) {
+	if c := p.pop(key, now, sure); c != nil {
 		return c, nil
 	}
 	if p.open.Add(1) <= p.max {
@@ -132,7 +132,7 @@ func (p *pool) wait(key uint64, sure bool) (*conn, error) {
 	timer := time.NewTimer(busyTimeout)
 	defer timer.Stop()
 	for {
-		if c := p.pop(key, sure); c != nil {
+		if c := p.pop(key, time.Now(), sure); c != nil {
 			p.wake() // whoever waits beside us
 			return c, nil
 		}
@@ -165,7 +165,7 @@ func (p *pool) wake() {
 	}
 }
 
-func (p *pool) pop(key uint64, sure bool) *conn {
+func (p *pool) pop(key uint64, now time.Time, sure bool) *conn {
 	n := uint64(len(p.shards))
 	for i := range n {
 		s := &p.shards[(key+i)%n]
@@ -174,7 +174,7 @@ func (p *pool) pop(key uint64, sure bool) *conn {
 			if c == nil {
 				break
 			}
-			if c.usable(sure) {
+			if c.usable(now, sure) {
 				c.reused = true
 				return c
 			}

@@ -27,6 +27,7 @@ type request struct {
 	head    bool      // HEAD: the answer has no body
 	safe    bool      // may be sent again: GET, HEAD or OPTIONS without a body
 	session bool      // session cookies were taken out beside an Authorization
+	partial bool      // only a part could be written
 }
 
 var requests = sync.Pool{New: func() any { return &request{buf: make([]byte, 0, 4096)} }}
@@ -76,9 +77,9 @@ func (q *request) build(f *Forwarder, rc *fasthttp.RequestCtx, g *authz.Grant, n
 	return q.sign(f, rc, g, proto, host, now)
 }
 
-// copyHeaders appends the client's header lines that pass. With marked, those
-// that q.tokens names do not.
-func (q *request) copyHeaders(b []byte, f *Forwarder, raw []byte, g *authz.Grant, authorized, trusted, marked bool) (_, proto, host []byte, err error) {
+// copyHeaders appends the client's header lines that pass. Once more with again,
+// but those that q.tokens names.
+func (q *request) copyHeaders(b []byte, f *Forwarder, raw []byte, g *authz.Grant, authorized, trusted, again bool) (_, proto, host []byte, err error) {
 	var folded [maxName]byte
 	for len(raw) > 2 {
 		end := bytes.IndexByte(raw, '\n')
@@ -101,7 +102,7 @@ func (q *request) copyHeaders(b []byte, f *Forwarder, raw []byte, g *authz.Grant
 		case drop:
 			continue
 		case connection:
-			if !marked {
+			if !again {
 				if err := q.addTokens(value, f); err != nil {
 					return b, nil, nil, err
 				}
@@ -132,7 +133,7 @@ func (q *request) copyHeaders(b []byte, f *Forwarder, raw []byte, g *authz.Grant
 			}
 			continue
 		}
-		if marked && q.marks(line[:colon]) {
+		if again && marked(line[:colon], q.tokens) {
 			continue
 		}
 		b = append(b, line...)
@@ -172,15 +173,6 @@ func (q *request) addTokens(value []byte, f *Forwarder) error {
 		q.tokens = append(q.tokens, token)
 	}
 	return nil
-}
-
-func (q *request) marks(name []byte) bool {
-	for _, token := range q.tokens {
-		if bytes.EqualFold(name, token) {
-			return true
-		}
-	}
-	return false
 }
 
 // frame decides how the body travels and appends the header that says so. A

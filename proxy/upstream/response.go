@@ -1,7 +1,10 @@
 package upstream
 
 import (
+	"bufio"
 	"bytes"
+	"errors"
+	"os"
 	"sync"
 
 	"headgate/proxy/authz"
@@ -9,95 +12,193 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// answer is the work on the head of one answer; pooled for its buffers.
+// answer is the work on the head of an answer. Its lines are filtered before
+// fasthttp parses them: taking a header out of a fasthttp.ResponseHeader puts
+// the others in another order, and the order of repeated lines means something.
 type answer struct {
-	folded  [maxName]byte
-	gone    [][]byte // names of headers that do not pass
+	head    []byte   // the lines that reach the client, and ours
+	tokens  [][]byte // what Connection lines name beyond the usual
 	caching []byte   // all Cache-Control lines as one
 	varying []byte   // all Vary lines as one
-	tokens  []byte   // all Connection lines as one
-	out     []byte
+	length  bool     // a Content-Length was there
+	coding  bool     // a Transfer-Encoding was there
+
+	src bytes.Reader
+	br  *bufio.Reader
 }
 
-var answers = sync.Pool{New: func() any { return &answer{} }}
+var answers = sync.Pool{New: func() any { return &answer{br: bufio.NewReaderSize(nil, 2*readBuffer)} }}
 
 var (
-	cacheControl = []byte(fasthttp.HeaderCacheControl)
-	vary         = []byte(fasthttp.HeaderVary)
-	byCaller     = []byte("Authorization, Cookie")
+	errNoHead   = errors.New("not a head of HTTP/1")
+	errHeadSize = errors.New("head too large")
 )
 
-// clean makes the head of an answer ours to send: without what belonged to the
-// hop behind us or is for us to say, and with the caching rules of an answer
-// that depends on who asked. Names are spelled as the API spelled them.
-func (f *Forwarder) clean(h *fasthttp.ResponseHeader, q *request, g *authz.Grant) {
+// readHead reads the head of an answer into h: without what belonged to the hop
+// behind us or is for us to say, and with the caching rules of an answer that
+// depends on who asked. Names are spelled as the API spelled them. reusable says
+// whether the connection may serve again after the body.
+func (f *Forwarder) readHead(c *conn, h *fasthttp.ResponseHeader, q *request, g *authz.Grant) (reusable bool, err error) {
+	block, err := peekHead(c.br)
+	if err != nil {
+		return false, err
+	}
 	a := answers.Get().(*answer)
 	defer answers.Put(a)
-	a.gone, a.caching, a.varying, a.tokens = a.gone[:0], a.caching[:0], a.varying[:0], a.tokens[:0]
-	private := g.Subject.Authenticated
-	for name, value := range h.All() {
-		lower, ok := fold(&a.folded, name)
-		if !ok {
-			a.gone = append(a.gone, name)
-			continue
-		}
-		switch string(lower) {
-		case "connection":
-			a.tokens = appendList(a.tokens, value)
-			a.gone = append(a.gone, name)
-		case "vary":
-			a.varying = appendList(a.varying, value)
-			a.gone = append(a.gone, name)
-		case "cache-control":
-			if private {
-				a.caching = appendList(a.caching, value)
-				a.gone = append(a.gone, name)
-			}
-		default:
-			if !f.reaches(lower) {
-				a.gone = append(a.gone, name)
-			}
-		}
+	if err := a.filter(f, block, q, g); err != nil {
+		return false, err
 	}
-	if len(a.tokens) > 0 {
-		a.name(h)
+	_, _ = c.br.Discard(len(block))
+	a.src.Reset(a.head)
+	a.br.Reset(&a.src)
+	if !h.DisableNormalizing() {
+		defer h.EnableNormalizing()
 	}
-	for _, name := range a.gone {
-		h.DelBytes(name)
+	if err := h.Read(a.br); err != nil {
+		return false, errNoHead // fasthttp's error quotes the head, cookies and all
 	}
-	clear(a.gone)
+	// Where both were there, another reader may see another end of the body.
+	reusable = !h.ConnectionClose() && !(a.length && a.coding)
 	h.ResetConnectionClose()
 	h.SetProtocol(nil) // the next hop has its own
-	if q.session {
-		h.DelCookie("JSESSIONID")
-		h.DelCookie("JSESSIONIDSSO")
+	return reusable, nil
+}
+
+// peekHead returns the bytes up to the empty line, which stay in br.
+func peekHead(br *bufio.Reader) ([]byte, error) {
+	for n := 1; ; {
+		if _, err := br.Peek(n); err != nil {
+			if err == bufio.ErrBufferFull {
+				return nil, errHeadSize
+			}
+			return nil, err
+		}
+		b, _ := br.Peek(br.Buffered())
+		if end := bytes.Index(b, []byte("\r\n\r\n")); end >= 0 {
+			return b[:end+4], nil
+		}
+		n = len(b) + 1
+	}
+}
+
+// filter writes the head as it goes to the client.
+func (a *answer) filter(f *Forwarder, block []byte, q *request, g *authz.Grant) error {
+	a.tokens = a.tokens[:0]
+	if err := a.copyLines(f, block, q); err != nil {
+		return err
+	}
+	if len(a.tokens) > 0 {
+		// As in a request: which headers belong to the hop may be said last.
+		err := a.copyLines(f, block, q)
+		clear(a.tokens)
+		if err != nil {
+			return err
+		}
 	}
 	// Who asked decides the answer, also when it was nobody in particular: a
 	// cache must not give a guest's answer to a user.
-	if !varies(a.varying) {
-		a.varying = appendList(a.varying, byCaller)
+	a.head = append(a.head, "Vary: "...)
+	if len(a.varying) > 0 {
+		a.head = append(a.head, a.varying...)
 	}
-	h.SetCanonical(vary, a.varying)
-	if private {
-		a.out = appendPrivate(a.out[:0], a.caching)
-		h.SetCanonical(cacheControl, a.out)
+	if !varies(a.varying) {
+		if len(a.varying) > 0 {
+			a.head = append(a.head, ", "...)
+		}
+		a.head = append(a.head, "Authorization, Cookie"...)
+	}
+	if g.Subject.Authenticated {
+		a.head = appendPrivate(append(a.head, "\r\nCache-Control: "...), a.caching)
+	} else if len(a.caching) > 0 {
+		a.head = append(append(a.head, "\r\nCache-Control: "...), a.caching...)
+	}
+	a.head = append(a.head, "\r\n\r\n"...)
+	return nil
+}
+
+// copyLines copies the lines that pass, but those that tokens names; the first
+// time it fills tokens.
+func (a *answer) copyLines(f *Forwarder, block []byte, q *request) error {
+	var folded [maxName]byte
+	first := len(a.tokens) == 0
+	a.caching, a.varying = a.caching[:0], a.varying[:0]
+	a.length, a.coding = false, false
+	line, rest, err := cutLine(block)
+	if err != nil {
+		return err
+	}
+	a.head = append(a.head[:0], line...)
+	for len(rest) > 2 {
+		if line, rest, err = cutLine(rest); err != nil {
+			return err
+		}
+		colon := bytes.IndexByte(line, ':')
+		if colon < 1 {
+			return errNoHead
+		}
+		name, ok := fold(&folded, line[:colon])
+		if !ok {
+			return errNoHead
+		}
+		value := trim(line[colon+1:])
+		switch string(name) {
+		case "connection":
+			if first {
+				a.addTokens(value)
+			}
+			if !hasToken(value, "close") {
+				continue
+			}
+			line = []byte("Connection: close\r\n")
+		case "content-length":
+			a.length = true
+		case "transfer-encoding":
+			a.coding = true
+		case "cache-control":
+			a.caching = appendList(a.caching, value)
+			continue
+		case "vary":
+			a.varying = appendList(a.varying, value)
+			continue
+		case "set-cookie":
+			if q.session && isSession(value) {
+				continue
+			}
+		default:
+			if !f.reaches(name) || !first && marked(line[:colon], a.tokens) {
+				continue
+			}
+		}
+		a.head = append(a.head, line...)
+	}
+	return nil
+}
+
+// cutLine cuts the first line, which must end with CRLF and hold no other CR.
+func cutLine(b []byte) (line, rest []byte, err error) {
+	n := bytes.IndexByte(b, '\n') + 1
+	if n < 2 || bytes.IndexByte(b[:n], '\r') != n-2 {
+		return nil, nil, errNoHead
+	}
+	return b[:n], b[n:], nil
+}
+
+// addTokens notes what one Connection line names.
+func (a *answer) addTokens(value []byte) {
+	for token := range bytes.SplitSeq(value, []byte(",")) {
+		if token = trim(token); len(token) > 0 && !plain(token, "close") && !plain(token, "keep-alive") {
+			a.tokens = append(a.tokens, token)
+		}
 	}
 }
 
-// name adds to gone what the Connection lines name.
-func (a *answer) name(h *fasthttp.ResponseHeader) {
-	for token := range bytes.SplitSeq(a.tokens, []byte(",")) {
-		token = trim(token)
-		// The framing of the body is not the API's to take back.
-		if len(token) == 0 || plain(token, "close") || plain(token, "content-length") || plain(token, "transfer-encoding") {
-			continue
-		}
-		for name := range h.All() {
-			if bytes.EqualFold(name, token) {
-				a.gone = append(a.gone, name)
-			}
+func marked(name []byte, tokens [][]byte) bool {
+	for _, token := range tokens {
+		if bytes.EqualFold(name, token) {
+			return true
 		}
 	}
+	return false
 }
 
 // reaches reports whether a header of the answer, by its folded name, reaches
@@ -129,20 +230,21 @@ func appendList(list, value []byte) []byte {
 	return append(list, value...)
 }
 
-// varies reports whether a Vary value names both of what tells callers apart.
-func varies(value []byte) bool {
-	var authorization, cookie bool
-	for token := range bytes.SplitSeq(value, []byte(",")) {
-		switch token = trim(token); {
-		case plain(token, "*"):
+// hasToken reports whether a list header holds a token, in any case.
+func hasToken(list []byte, want string) bool {
+	for len(list) > 0 {
+		var token []byte
+		token, list, _ = bytes.Cut(list, []byte(","))
+		if plain(trim(token), want) {
 			return true
-		case plain(token, "authorization"):
-			authorization = true
-		case plain(token, "cookie"):
-			cookie = true
 		}
 	}
-	return authorization && cookie
+	return false
+}
+
+// varies reports whether a Vary value names both of what tells callers apart.
+func varies(value []byte) bool {
+	return hasToken(value, "*") || hasToken(value, "authorization") && hasToken(value, "cookie")
 }
 
 // appendPrivate appends a Cache-Control value with private in it and nothing
@@ -177,4 +279,19 @@ func cutDirective(list []byte) (directive, rest []byte) {
 		}
 	}
 	return trim(list), nil
+}
+
+// unreadable is the refusal of an answer whose head could not be read.
+func unreadable(err error) error {
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return lost(err)
+	case err == errHeadSize:
+		failedProtocol.Inc()
+		return authz.Refuse(authz.ErrUpstream, "the head of the API's answer is over %d bytes", readBuffer)
+	case err == errNoHead:
+		failedProtocol.Inc()
+		return authz.Refuse(authz.ErrUpstream, "the API's answer is not HTTP")
+	}
+	return lost(err)
 }

@@ -13,8 +13,9 @@
 // whole request body is written (an early 413 is lost), and keeps a connection
 // after 101. What remains of it for our use is a list of idle connections, and
 // writing the header block once from the bytes received is also cheaper. Heads
-// of answers are parsed by fasthttp, chunked bodies by net/http/httputil, names
-// are resolved by fasthttp.TCPDialer.
+// of answers are parsed by fasthttp, names are resolved by fasthttp.TCPDialer;
+// chunks are read here, since a reader that waits for a whole chunk holds back
+// the part of it that came.
 //
 // A Forwarder may be used by any number of goroutines. A connection belongs to
 // one exchange at a time: to Forward until it returns, then to the response
@@ -28,7 +29,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http/httputil"
 	"net/netip"
 	"net/url"
 	"os"
@@ -215,21 +215,25 @@ func (f *Forwarder) trusts(rc *fasthttp.RequestCtx) bool {
 func (f *Forwarder) Forward(rc *fasthttp.RequestCtx, g *authz.Grant) error {
 	q := requests.Get().(*request)
 	defer q.release()
-	if err := q.build(f, rc, g, time.Now()); err != nil {
+	now := time.Now()
+	if err := q.build(f, rc, g, now); err != nil {
 		return err
 	}
-	if err := q.load(rc, f.idle); err != nil {
-		return err
+	if q.length > 0 {
+		if err := q.load(rc, f.idle); err != nil {
+			return err
+		}
+		now = time.Now()
 	}
-	c, err := f.pool.get(rc.ConnID(), !q.safe)
+	c, err := f.pool.get(rc.ConnID(), now, !q.safe)
 	if err != nil {
 		return err
 	}
-	again, err := f.exchange(c, rc, g, q)
+	again, err := f.exchange(c, rc, g, q, now)
 	if again {
 		retries.Inc()
 		if c, err = f.pool.fresh(); err == nil {
-			_, err = f.exchange(c, rc, g, q)
+			_, err = f.exchange(c, rc, g, q, time.Now())
 		}
 	}
 	return err
@@ -238,9 +242,8 @@ func (f *Forwarder) Forward(rc *fasthttp.RequestCtx, g *authz.Grant) error {
 // exchange sends the request on c and takes the answer. c is the exchange's to
 // put back or to close. On an error, again says that the request may be sent
 // once more.
-func (f *Forwarder) exchange(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *request) (again bool, err error) {
-	var up *upload
-	if err := c.arm(time.Now(), f.firstByte); err != nil {
+func (f *Forwarder) exchange(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *request, now time.Time) (again bool, err error) {
+	if err := c.arm(now, f.firstByte); err != nil {
 		f.pool.discard(c)
 		return c.reused, lost(err)
 	}
@@ -249,7 +252,9 @@ func (f *Forwarder) exchange(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q
 		f.pool.discard(c)
 		return n == 0 && c.reused && !errors.Is(err, os.ErrDeadlineExceeded), lost(err)
 	}
-	// With a part sent, the API may have said why it takes no more.
+	// The API may have said why it took no more than a part.
+	q.partial = err != nil
+	var up *upload
 	if q.stream != nil {
 		up = c.start(rc, q, f)
 	}
@@ -280,11 +285,10 @@ func (f *Forwarder) exchange(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q
 // caller's.
 func (f *Forwarder) take(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *request, up *upload) error {
 	h := &rc.Response.Header
-	if !h.DisableNormalizing() {
-		defer h.EnableNormalizing()
-	}
+	var reusable bool
 	for interim := 0; ; interim++ {
-		if err := h.Read(c.br); err != nil {
+		var err error
+		if reusable, err = f.readHead(c, h, q, g); err != nil {
 			return unreadable(err)
 		}
 		status := h.StatusCode()
@@ -298,19 +302,15 @@ func (f *Forwarder) take(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *re
 		}
 	}
 	length := int64(h.ContentLength())
-	reusable := !h.ConnectionClose()
-	f.clean(h, q, g)
 	early := up != nil && !up.finished()
-	if early {
+	if early || up != nil && (up.readErr != nil || up.sendErr != nil) {
 		// What the client still sends has no reader; its connection ends with
 		// this answer. The server must see this before it looks at the request
 		// body, which the upload may still be reading.
 		h.SetConnectionClose()
 		reusable = false
 	}
-	if up != nil {
-		reusable = reusable && up.readErr == nil && up.sendErr == nil
-	}
+	reusable = reusable && !q.partial
 
 	switch {
 	case q.head, h.StatusCode() == fasthttp.StatusNoContent, h.StatusCode() == fasthttp.StatusNotModified, length == 0:
@@ -331,7 +331,7 @@ func (f *Forwarder) take(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *re
 		if length >= 0 {
 			d.left = length
 		} else if length == -1 {
-			d.chunks = httputil.NewChunkedReader(c.br)
+			d.chunked = true
 		}
 		if length < 0 && !rc.Request.Header.IsHTTP11() {
 			d.untilClosed()
@@ -367,19 +367,4 @@ func ended(err error) error {
 		return authz.Refuse(authz.ErrUpstreamTimeout, "the API did not complete its answer in time").Because(err)
 	}
 	return authz.Refuse(authz.ErrUpstream, "the API did not complete its answer").Because(err)
-}
-
-// unreadable is the error of an answer whose head cannot be read. fasthttp's
-// own error quotes the head, cookies included, and so goes no further.
-func unreadable(err error) error {
-	var small *fasthttp.ErrSmallBuffer
-	switch {
-	case errors.Is(err, fasthttp.ErrTimeout), errors.Is(err, os.ErrDeadlineExceeded):
-		return lost(os.ErrDeadlineExceeded)
-	case errors.As(err, &small):
-		failedProtocol.Inc()
-		return authz.Refuse(authz.ErrUpstream, "the head of the API's answer is over %d bytes", readBuffer)
-	}
-	failedProtocol.Inc()
-	return authz.Refuse(authz.ErrUpstream, "the head of the API's answer is not HTTP")
 }

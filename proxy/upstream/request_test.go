@@ -1,0 +1,227 @@
+package upstream
+
+import (
+	"bytes"
+	"net/netip"
+	"regexp"
+	"strings"
+	"testing"
+
+	"headgate/proxy/authz"
+
+	"github.com/valyala/fasthttp"
+)
+
+const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: text/plain\r\n\r\nok"
+
+// What we add ends each head; tests shorten it to [ours client, proto, host].
+var added = regexp.MustCompile(`(?s)(?:x-cwms-auth-context: \{.*?"\}\r\n)X-Request-Id: r1\r\nX-Forwarded-For: ([^\r]*)\r\nX-Forwarded-Proto: ([^\r]*)\r\nX-Forwarded-Host: ([^\r]*)\r\n\r\n`)
+
+type setting func(*Config, *authz.Grant)
+
+func noAuthorization(_ *Config, g *authz.Grant) { g.DropAuthorization = true }
+func noCookies(_ *Config, g *authz.Grant)       { g.DropCookies = true }
+func trusting(c *Config, _ *authz.Grant) {
+	c.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+}
+func secure(c *Config, _ *authz.Grant) { c.Secure = true }
+
+// onWire sends raw to a proxy, ended by Connection: close, and returns what the
+// API saw and what the client got.
+func onWire(t *testing.T, raw string, settings ...setting) (seen, got string) {
+	t.Helper()
+	a := answering(t, okAnswer)
+	cfg := config(a.Addr().String())
+	for _, s := range settings {
+		s(&cfg, grant())
+	}
+	p := front(t, cfg, func(_ *fasthttp.RequestCtx, g *authz.Grant) {
+		for _, s := range settings {
+			s(&Config{}, g)
+		}
+	})
+	got = p.send(t, raw)
+	seen = strings.Join(a.requests(), "")
+	seen = strings.ReplaceAll(seen, "Host: "+a.Addr().String(), "Host: api")
+	return added.ReplaceAllString(seen, "[ours $1 $2 $3]"), got
+}
+
+// get is a GET of /x with further header lines; head is how the API sees it.
+func get(lines string) string {
+	return "GET /x HTTP/1.1\r\nHost: h\r\n" + lines + "Connection: close\r\n\r\n"
+}
+func head(lines string) string {
+	return "GET /x HTTP/1.1\r\nHost: api\r\n" + lines + "[ours 127.0.0.1 http h]"
+}
+
+// Requests as the client sends them and as the API sees them.
+func TestRequestOnTheWire(t *testing.T) {
+	for _, c := range []struct {
+		name, in, want string
+		settings       []setting
+	}{
+		{"target, order, spelling and repeats are the client's",
+			"GET /cwms-data/x?a=[b]|c%2f&\xc3\xa9&&d HTTP/1.1\r\nHost: h\r\nx-B: 1\r\nX-a:2\r\nx-B:  3 \r\nConnection: close\r\n\r\n",
+			"GET /cwms-data/x?a=[b]|c%2f&\xc3\xa9&&d HTTP/1.1\r\nHost: api\r\nx-B: 1\r\nX-a:2\r\nx-B:  3 \r\n[ours 127.0.0.1 http h]", nil},
+		{"encoded path segments and an empty query stay",
+			"GET /a%20b/%25-Opening/%3B+/? HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+			"GET /a%20b/%25-Opening/%3B+/? HTTP/1.1\r\nHost: api\r\n[ours 127.0.0.1 http h]", nil},
+		{"a query of 8 KiB passes",
+			"GET /x?" + strings.Repeat("q", 8192) + " HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+			"GET /x?" + strings.Repeat("q", 8192) + " HTTP/1.1\r\nHost: api\r\n[ours 127.0.0.1 http h]", nil},
+		{"a request of HTTP/1.0 goes on as 1.1",
+			"GET /x HTTP/1.0\r\nX-A: 1\r\n\r\n",
+			"GET /x HTTP/1.1\r\nHost: api\r\nX-A: 1\r\n[ours 127.0.0.1 http ]", nil},
+
+		{"a body of known length",
+			"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello",
+			"POST /x HTTP/1.1\r\nHost: api\r\nContent-Length: 5\r\n[ours 127.0.0.1 http h]hello", nil},
+		{"DELETE with a body",
+			"DELETE /x HTTP/1.1\r\nHost: h\r\nContent-Length: 6\r\nConnection: close\r\n\r\n[\"TS\"]",
+			"DELETE /x HTTP/1.1\r\nHost: api\r\nContent-Length: 6\r\n[ours 127.0.0.1 http h][\"TS\"]", nil},
+		{"a POST without a body says so",
+			"POST /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+			"POST /x HTTP/1.1\r\nHost: api\r\nContent-Length: 0\r\n[ours 127.0.0.1 http h]", nil},
+		{"a chunked body loses its trailer and its extensions",
+			"POST /x HTTP/1.1\r\nHost: h\r\nTrailer: X-T\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n5;a=b\r\nhello\r\n0\r\nX-T: 1\r\n\r\n",
+			"POST /x HTTP/1.1\r\nHost: api\r\nTransfer-Encoding: chunked\r\n[ours 127.0.0.1 http h]5\r\nhello\r\n0\r\n\r\n", nil},
+		{"multipart is not touched",
+			"POST /x HTTP/1.1\r\nHost: h\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 5\r\nConnection: close\r\n\r\n--b--",
+			"POST /x HTTP/1.1\r\nHost: api\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 5\r\n[ours 127.0.0.1 http h]--b--", nil},
+		{"Expect has been met",
+			"POST /x HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
+			"POST /x HTTP/1.1\r\nHost: api\r\nContent-Length: 2\r\n[ours 127.0.0.1 http h]ok", nil},
+
+		{"headers of one hop",
+			get("Keep-Alive: timeout=5\r\nTE: trailers\r\nProxy-Connection: x\r\nProxy-Authorization: x\r\nProxy: http://evil\r\n"), head(""), nil},
+		{"no other protocol",
+			"GET /x HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n", head(""), nil},
+		{"Connection names headers further up and further down, in all its lines",
+			"GET /x HTTP/1.1\r\nHost: h\r\nX-One: 1\r\nConnection: close, x-ONE\r\nConnection: ,x-two ,\r\nX-Two: 2\r\nX-Three: 3\r\n\r\n", head("X-Three: 3\r\n"), nil},
+
+		{"the context header, however spelled",
+			get("x-cwms-auth-context: forged\r\nX-Cwms-Auth-Context: forged\r\nX_CWMS_AUTH_CONTEXT: forged\r\nx.cwms.auth.context: forged\r\nx--cwms__auth-.context: forged\r\n"), head(""), nil},
+		{"our other headers, however spelled",
+			get("X-Request-Id: 1\r\nx_request_id: 1\r\nX-Authorize-Secret: s\r\nX-Test-User: {}\r\nx.test.user: {}\r\nX-Decision: allow\r\n"), head(""), nil},
+		{"what would change client, path or method",
+			get("X-Forwarded-For: 6.6.6.6\r\nX_Forwarded_Proto: https\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Prefix: /p\r\nForwarded: for=6.6.6.6\r\n" +
+				"X-Real-IP: 6.6.6.6\r\nX-Original-URL: /admin\r\nX-Rewrite-URL: /admin\r\nX-HTTP-Method-Override: DELETE\r\nX-HTTP-Method: DELETE\r\nX-Method-Override: DELETE\r\n"), head(""), nil},
+		{"framing in another spelling",
+			get("Content_Length: 5\r\nTransfer_Encoding: chunked\r\nX-Forwarded: 1\r\n"), head(""), nil},
+		{"names that only begin alike pass",
+			get("X-Request: 1\r\nX-Requested-With: a\r\nContent-Language: en\r\nX-CWMS-LRTS-Formatting: true\r\n"),
+			head("X-Request: 1\r\nX-Requested-With: a\r\nContent-Language: en\r\nX-CWMS-LRTS-Formatting: true\r\n"), nil},
+
+		{"a credential that was decided on passes",
+			get("Authorization: Bearer t\r\n"), head("Authorization: Bearer t\r\n"), nil},
+		{"a credential that was not does not",
+			get("Authorization: Basic eA==\r\nCookie: a=1\r\n"), head("Cookie: a=1\r\n"), []setting{noAuthorization}},
+		{"session cookies alone pass",
+			get("Cookie: a=1; JSESSIONID=s; JSESSIONIDSSO=t\r\n"), head("Cookie: a=1; JSESSIONID=s; JSESSIONIDSSO=t\r\n"), nil},
+		{"session cookies beside an Authorization do not",
+			get("Cookie: a=1; JSESSIONID=s; b=2; JSESSIONIDSSO=t\r\nAuthorization: Bearer t\r\n"), head("Cookie: a=1; b=2\r\nAuthorization: Bearer t\r\n"), nil},
+		{"beside one that is dropped they do",
+			get("Cookie: JSESSIONID=s\r\nAuthorization: Basic eA==\r\n"), head("Cookie: JSESSIONID=s\r\n"), []setting{noAuthorization}},
+		{"an unknown session cookie is no credential",
+			get("Cookie: JSESSIONID=s; a=1\r\nCookie: JSESSIONID=t\r\ncookie: c=\"x y\"\r\n"), head("Cookie: a=1\r\ncookie: c=\"x y\"\r\n"), []setting{noCookies}},
+
+		{"a trusted proxy's word is kept and ours appended",
+			get("X-Forwarded-For: 1.1.1.1\r\nx-forwarded-for: 2.2.2.2, 3.3.3.3\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: public.example\r\nForwarded: for=1.1.1.1\r\n"),
+			"GET /x HTTP/1.1\r\nHost: api\r\n[ours 1.1.1.1, 2.2.2.2, 3.3.3.3, 127.0.0.1 https public.example]", []setting{trusting}},
+		{"but not in another spelling, nor a protocol that is none",
+			get("X_Forwarded_For: 1.1.1.1\r\nX-Forwarded-Proto: gopher\r\nX_Forwarded_Host: evil\r\n"), head(""), []setting{trusting}},
+		{"a TLS listener says https",
+			get(""), "GET /x HTTP/1.1\r\nHost: api\r\n[ours 127.0.0.1 https h]", []setting{secure}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if seen, got := onWire(t, c.in, c.settings...); seen != c.want {
+				t.Errorf("the API saw\n%q\nwant\n%q\nthe client got\n%q", seen, c.want, got)
+			}
+		})
+	}
+}
+
+// Requests that cannot be passed on reach nobody and are answered 400.
+func TestRequestRefused(t *testing.T) {
+	for _, c := range []struct{ name, in string }{
+		{"Connection names the context header", get("Connection: x-cwms-auth-context\r\n")},
+		{"Connection names it in another spelling", get("Connection: keep-alive, X_Cwms.Auth_Context\r\n")},
+		{"Connection names the credential", get("Connection: authorization\r\n")},
+		{"Connection names the cookies", get("Connection: Cookie\r\n")},
+		{"Connection names Host", get("Connection: host\r\n")},
+		{"Connection names a forwarded header", get("Connection: X-Forwarded-For\r\n")},
+		{"Connection names the type of the body", get("Connection: content-type\r\n")},
+		{"Connection names the length of the body", get("Connection: content-length\r\n")},
+		{"Connection holds no token", get("Connection: a b\r\n")},
+		{"a folded line", get("X-A: 1\r\n 2\r\n")},
+		{"a line without CR", "GET /x HTTP/1.1\r\nHost: h\r\nX-A: 1\nX-B: 2\r\nConnection: close\r\n\r\n"},
+		{"a space in a name", get("X A: 1\r\n")},
+		{"a space behind a name", get("X-A : 1\r\n")},
+		{"a target with a host", "GET http://evil/x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"},
+		{"a target that is a star", "OPTIONS * HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"},
+		{"a chunked body that is none", "POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nnot a size\r\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			seen, got := onWire(t, c.in)
+			if seen != "" || !strings.HasPrefix(got, "HTTP/1.1 400 ") {
+				t.Errorf("the API saw\n%q\nthe client got\n%q", seen, got)
+			}
+		})
+	}
+}
+
+// A context header that does not fit cannot be left out.
+func TestContextTooLarge(t *testing.T) {
+	_, got := onWire(t, get(""), func(_ *Config, g *authz.Grant) {
+		g.Decision.Constraints = []byte(`{"x":"` + strings.Repeat("x", authz.MaxContextHeader) + `"}`)
+	})
+	if !strings.HasPrefix(got, "HTTP/1.1 500 ") {
+		t.Errorf("got %q", got)
+	}
+}
+
+// Without a context header the usual one is still taken out.
+func TestNoContextHeader(t *testing.T) {
+	seen, _ := onWire(t, get("x-cwms-auth-context: forged\r\n"), func(c *Config, _ *authz.Grant) { c.ContextHeader = "" })
+	want := "GET /x HTTP/1.1\r\nHost: api\r\nX-Request-Id: r1\r\nX-Forwarded-For: 127.0.0.1\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: h\r\n\r\n"
+	if seen != want {
+		t.Errorf("got %q", seen)
+	}
+}
+
+// A body that was read for its attributes is sent as it was read.
+func TestBodyAlreadyRead(t *testing.T) {
+	a := answering(t, okAnswer)
+	p := front(t, config(a.Addr().String()), func(rc *fasthttp.RequestCtx, _ *authz.Grant) {
+		rc.Request.SetBodyRaw(bytes.Clone(rc.Request.Body()))
+	})
+	p.send(t, "POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+	seen := strings.Join(a.requests(), "")
+	if !strings.Contains(seen, "\r\nContent-Length: 5\r\n") || !strings.HasSuffix(seen, "\r\n\r\nhello") {
+		t.Errorf("the API saw %q", seen)
+	}
+}
+
+func TestAppendCookies(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{"a=1; JSESSIONID=s", "a=1"},
+		{"JSESSIONID=s; a=1", "a=1"},
+		{"JSESSIONID=s", ""},
+		{"JSESSIONID", ""},
+		{" JSESSIONID = s ;a=1;b=2", "a=1;b=2"},
+		{"jsessionid=s; JSessionIdSso=t; a=1", "a=1"},
+		{"$Version=1, JSESSIONID=s, a=1", "$Version=1, a=1"}, // RFC 2109
+		{"XJSESSIONID=s; JSESSIONIDX=t", "XJSESSIONID=s; JSESSIONIDX=t"},
+		{`a="x; JSESSIONID=s; y"`, `a="x; y"`}, // a server that knows no quotes sees the cookie
+		{"a=JSESSIONID=s", "a=JSESSIONID=s"},
+		{";;", ""},
+	} {
+		want := c.want
+		if want != "" {
+			want = "Cookie: " + want + "\r\n"
+		}
+		if got := string(appendCookies(nil, []byte("Cookie:"), []byte(c.in))); got != want {
+			t.Errorf("%q: got %q, want %q", c.in, got, want)
+		}
+	}
+}
