@@ -18,6 +18,12 @@ const (
 	apikey = "apikey"
 )
 
+// How a token or a key is shown to the API, whatever the client wrote.
+const (
+	tokenPrefix = "Bearer "
+	keyPrefix   = "apikey "
+)
+
 const (
 	minKey, maxKey = 16, 512
 	maxSession     = 1 << 10
@@ -27,8 +33,8 @@ const (
 )
 
 // schemeOf tells what an Authorization header holds: a token (authz.JWT), a key
-// (authz.APIKey) or nothing we know (authz.None). The secret is nil if the header
-// is of a known scheme but malformed.
+// (authz.APIKey) or nothing we know (authz.None). The secret is all that follows,
+// to be checked by whoever reads it; nil if nothing does.
 func schemeOf(header []byte) (authz.Method, []byte) {
 	h := bytes.TrimFunc(header, func(r rune) bool { return r <= ' ' })
 	switch {
@@ -44,11 +50,9 @@ func beginsWith(h []byte, scheme string) bool {
 	return len(h) >= len(scheme) && bytes.EqualFold(h[:len(scheme)], []byte(scheme))
 }
 
-// secretOf is the one word after a scheme, or nil. The API would take the first
-// of several words, others the last.
 func secretOf(rest []byte) []byte {
 	secret := bytes.TrimLeft(rest, " \t")
-	if len(secret) == len(rest) || !printable(secret) {
+	if len(secret) == len(rest) {
 		return nil
 	}
 	return secret
@@ -66,23 +70,20 @@ func printable(b []byte) bool {
 
 // apiKey is the principal of a key, which the API has yet to vouch for.
 func (v *Verifier) apiKey(key []byte) (*authz.Principal, error) {
-	if key == nil {
-		return nil, badScheme.refuse(nil)
-	}
-	if len(key) < minKey || len(key) > maxKey {
+	if len(key) < minKey || len(key) > maxKey || !printable(key) {
 		return nil, badKey.refuse(nil)
 	}
-	alias := aliasOf(authz.APIKey, key)
-	if p, ok := v.opaque.Get(alias); ok {
+	place := v.keyOf(key)
+	if p, ok := v.opaque.Get(place); ok && shows(p, keyPrefix, key) {
 		return p, nil
 	}
 	p := &authz.Principal{
 		Method:     authz.APIKey,
-		Alias:      alias,
-		Credential: authz.Credential{Header: "Authorization", Value: "apikey " + string(key)},
+		Alias:      aliasOf(authz.APIKey, key),
+		Credential: authz.Credential{Header: "Authorization", Value: keyPrefix + string(key)},
 		Guessable:  strength(key) < strongKey,
 	}
-	v.opaque.Set(alias, p, cacheLife)
+	v.opaque.Set(place, p, cacheLife)
 	return p, nil
 }
 
@@ -99,8 +100,8 @@ func (v *Verifier) session(cookies []byte) (*authz.Principal, error) {
 	var line [maxSession]byte
 	b, sso := line[:0], false
 	for cookie := range bytes.SplitSeq(cookies, []byte(";")) {
-		cookie = bytes.Trim(cookie, " \t")
 		name, value, _ := bytes.Cut(cookie, []byte("="))
+		name, value = bytes.Trim(name, " \t"), bytes.Trim(value, " \t") // as Tomcat does
 		switch string(name) {
 		case "JSESSIONIDSSO", "JSESSIONID":
 		default:
@@ -109,38 +110,35 @@ func (v *Verifier) session(cookies []byte) (*authz.Principal, error) {
 		if len(value) == 0 {
 			continue // how clients delete a cookie
 		}
-		if !printable(value) || len(b)+len("; ")+len(cookie) > maxSession {
+		if !printable(value) || len(b)+len("; =")+len(name)+len(value) > maxSession {
 			return nil, badSession.refuse(nil)
 		}
 		if len(b) > 0 {
 			b = append(b, "; "...)
 		}
-		b = append(b, cookie...)
+		b = append(append(append(b, name...), '='), value...)
 		sso = sso || string(name) == "JSESSIONIDSSO"
 	}
 	if len(b) == 0 {
 		return anonymous, nil
 	}
-	alias := aliasOf(authz.Session, b)
-	if p, ok := v.opaque.Get(alias); ok {
+	place := v.keyOf(b)
+	if p, ok := v.opaque.Get(place); ok && shows(p, "", b) {
 		return p, nil
 	}
 	p := &authz.Principal{
 		Method:     authz.Session,
-		Alias:      alias,
+		Alias:      aliasOf(authz.Session, b),
 		Credential: authz.Credential{Header: "Cookie", Value: string(b)},
 		Optional:   !sso,
 	}
-	v.opaque.Set(alias, p, cacheLife)
+	v.opaque.Set(place, p, cacheLife)
 	return p, nil
 }
 
 // aliasOf is the SHA-256 of the kind of a credential, NUL and the credential.
 func aliasOf(kind authz.Method, secret []byte) authz.Digest {
-	var buf [len(authz.APIKey) + 1 + maxSession]byte
-	b := append(buf[:0], kind...)
-	b = append(b, 0)
-	return sha256.Sum256(append(b, secret...))
+	return sha256.Sum256(append(append([]byte(kind), 0), secret...))
 }
 
 // strength estimates the entropy of a key in bits from how often it uses each

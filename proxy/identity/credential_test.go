@@ -60,13 +60,13 @@ func TestWhichCredentialCounts(t *testing.T) {
 		{"apikey " + strings.Repeat("k", 512), "", key(strings.Repeat("k", 512))},
 
 		// What cannot be a key is not asked about.
-		{"apikey", "", badScheme.text},
-		{"apikey ", "", badScheme.text},
-		{"apikey" + key268, "", badScheme.text}, // the API would take it for a key
-		{"apikey a b", "", badScheme.text},      // of two words others may take the other
-		{"apikey ak1_\x7f0123456789", "", badScheme.text},
-		{"apikey ak1_é0123456789ab", "", badScheme.text},
-		{"apikey ak1_\x000123456789", "", badScheme.text},
+		{"apikey", "", badKey.text},
+		{"apikey ", "", badKey.text},
+		{"apikey" + key268, "", badKey.text}, // the API would take it for a key
+		{"apikey a b", "", badKey.text},      // of two words the API would take the first, others the last
+		{"apikey ak1_\x7f0123456789", "", badKey.text},
+		{"apikey ak1_é0123456789ab", "", badKey.text},
+		{"apikey ak1_\x000123456789", "", badKey.text},
 		{"apikey short", "", badKey.text},
 		{"apikey " + strings.Repeat("k", 513), "", badKey.text},
 
@@ -92,6 +92,7 @@ func TestWhichCredentialCounts(t *testing.T) {
 		{"", "theme=dark; JSESSIONID=b;JSESSIONIDSSO=a ; x", "session Cookie: JSESSIONID=b; JSESSIONIDSSO=a"},
 		{"", "JSESSIONID=a; JSESSIONID=b", "session Cookie: JSESSIONID=a; JSESSIONID=b"}, // two paths
 		{"", "jsessionidsso=a", "anonymous"},                                             // names have case
+		{"", " JSESSIONIDSSO =\ta ", "session Cookie: JSESSIONIDSSO=a"},                  // so does Tomcat
 		{"", "JSESSIONIDSSO=", "anonymous"},
 		{"", "JSESSIONIDSSO", "anonymous"},
 		{"", "theme=dark", "anonymous"},

@@ -37,7 +37,6 @@ var (
 	tokenAudience   = newReason("audience", "the token is for another audience")
 	tokenExpired    = newReason("expired", "the token has expired")
 	tokenEarly      = newReason("early", "the token is not valid yet")
-	badScheme       = newReason("scheme", "the Authorization header is malformed")
 	badKey          = newReason("api_key", "this cannot be an API key")
 	badSession      = newReason("session", "this cannot be a session cookie")
 )

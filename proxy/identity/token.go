@@ -96,7 +96,7 @@ func (v *Verifier) parse(token string, keys *keySet) (*authz.Principal, error) {
 		Name:       c.name,
 		Claims:     passed,
 		Alias:      sha256.Sum256([]byte(c.issuer + "::" + c.subject)),
-		Credential: authz.Credential{Header: "Authorization", Value: "Bearer " + token},
+		Credential: authz.Credential{Header: "Authorization", Value: tokenPrefix + token},
 		Expires:    c.expires.Time,
 	}, nil
 }

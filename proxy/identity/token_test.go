@@ -10,6 +10,7 @@ import (
 	"errors"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -418,6 +419,8 @@ func benchToken(b testing.TB, key signer) (*Verifier, []byte) {
 		"realm_access": members{"roles": []string{"offline_access", "uma_authorization", "default-roles-cwms"}},
 		"sid":          "9d2f4e0c-5b7a-4c43-9f8e-0e2b6a1d7c55", "scope": "openid email profile", "name": "M5 Hectest",
 		"resource_access": members{"account": members{"roles": []string{"manage-account", "manage-account-links", "view-profile"}}},
+		"auth_time":       time.Now().Unix(), "jti": "onrtro:6b1f0a52-6a3e-4a5d-93f1-4d7b0f0a9c11", "allowed-origins": []string{"https://cwms-data.example"},
+		"given_name": "Hectest", "family_name": "M5", "email": "m5hectest@example.mil", "email_verified": true,
 	})
 	header := []byte("Bearer " + token)
 	if _, err := v.Verify(context.Background(), authz.Credentials{Authorization: header}); err != nil {
@@ -425,4 +428,39 @@ func benchToken(b testing.TB, key signer) (*Verifier, []byte) {
 	}
 	b.Logf("token of %d bytes", len(token))
 	return v, header
+}
+
+// Tokens are verified while the keys change: a token is accepted or refused by
+// one whole key set, never by half of one.
+func TestVerifyWhileKeysChange(t *testing.T) {
+	issuer := newIssuer(t, rsaKey().jwk())
+	v := newVerifier(t, issuer, nil)
+	always, sometimes := []byte("Bearer "+rsaKey().token(nil, nil)), []byte("Bearer "+p256Key.token(nil, nil))
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				if p, err := v.Verify(context.Background(), authz.Credentials{Authorization: always}); err != nil || p.ID != "f:1:m5" {
+					t.Errorf("a key that stays: %v, %v", p, err)
+				}
+				if _, err := v.Verify(context.Background(), authz.Credentials{Authorization: sometimes}); err != nil && !errors.Is(err, authz.ErrUnauthenticated) {
+					t.Errorf("a key that comes and goes: %v", err)
+				}
+			}
+		})
+	}
+	for n := range 20 {
+		issuer.publish([]members{rsaKey().jwk(), p256Key.jwk()}[:1+n%2]...)
+		if err := v.keys.refresh(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+	close(done)
+	wg.Wait()
 }
