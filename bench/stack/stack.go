@@ -400,9 +400,9 @@ func (s *Stack) answers(url string) func(context.Context) error {
 	}
 }
 
-// WaitReady returns when every proxy can decide, or after 30 s, or with ctx.
+// WaitReady returns when every proxy can decide, or after a minute, or with ctx.
 func (s *Stack) WaitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for i, c := range s.Replicas {
 		if err := await(ctx, s.answers(s.endpoints[i]+"/ready")); err != nil {
