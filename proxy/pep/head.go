@@ -20,6 +20,7 @@ type head struct {
 	requestMethod []byte   // access-control-request-method
 	cookies       [][]byte // the Cookie lines
 	seen          flags
+	lower         [maxNameLen]byte // the name of a line
 }
 
 type flags uint16
@@ -36,18 +37,31 @@ const (
 	seenSecret
 )
 
-// once are the headers that may stand in a request only once: each of them has a
-// say in framing, identity or routing, and two of them would be two answers.
-var once = map[string]flags{
-	"authorization":      seenAuthorization,
-	"content-length":     seenContentLength,
-	"transfer-encoding":  seenTransferEncoding,
-	"content-type":       seenContentType,
-	"host":               seenHost,
-	"expect":             seenExpect,
-	"origin":             seenOrigin,
-	"x-test-user":        seenTestUser,
-	"x-authorize-secret": seenSecret,
+// once returns the flag of a header that may stand in a request only once: each of
+// these has a say in framing, identity or routing, and two of them would be two
+// answers.
+func once(name []byte) flags {
+	switch string(name) {
+	case "authorization":
+		return seenAuthorization
+	case "content-length":
+		return seenContentLength
+	case "transfer-encoding":
+		return seenTransferEncoding
+	case "content-type":
+		return seenContentType
+	case "host":
+		return seenHost
+	case "expect":
+		return seenExpect
+	case "origin":
+		return seenOrigin
+	case "x-test-user":
+		return seenTestUser
+	case "x-authorize-secret":
+		return seenSecret
+	}
+	return 0
 }
 
 const maxNameLen = 32 // longer names are none of those looked for here
@@ -87,7 +101,6 @@ func (h *head) read(raw []byte) error {
 }
 
 func (h *head) line(name, value []byte) error {
-	var lower [maxNameLen]byte
 	for i, c := range name {
 		if !tokenChar[c] {
 			return authz.Refuse(authz.ErrMalformed, "a header name has a character that is not allowed")
@@ -96,14 +109,14 @@ func (h *head) line(name, value []byte) error {
 			if 'A' <= c && c <= 'Z' {
 				c += 'a' - 'A'
 			}
-			lower[i] = c
+			h.lower[i] = c
 		}
 	}
 	if len(name) > maxNameLen {
 		return nil
 	}
-	key := lower[:len(name)]
-	if flag := once[string(key)]; flag != 0 {
+	key := h.lower[:len(name)]
+	if flag := once(key); flag != 0 {
 		if h.seen&flag != 0 {
 			return authz.Refuse(authz.ErrMalformed, "the header %s is given twice", key)
 		}

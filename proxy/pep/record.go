@@ -36,8 +36,9 @@ func NewRecorder(w io.Writer, inputs bool) *Recorder {
 // Record writes and counts one Event. It keeps nothing of it.
 func (r *Recorder) Record(e *Event) {
 	r.count(e)
+	var stamp [32]byte
 	line := r.log.Log().
-		Str("time", e.Start.UTC().Format("2006-01-02T15:04:05.000000Z")).
+		Bytes("time", e.Start.UTC().AppendFormat(stamp[:0], "2006-01-02T15:04:05.000000Z")).
 		Str("event", "decision").
 		Str("request_id", e.RequestID).
 		Str("method", e.Method).

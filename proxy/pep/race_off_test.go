@@ -1,0 +1,5 @@
+//go:build !race
+
+package pep
+
+const raceEnabled = false
