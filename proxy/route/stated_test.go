@@ -86,11 +86,14 @@ func FuzzStated(f *testing.F) {
 
 // rest is a context as encoding/json writes it, without what is normalised away.
 func rest(t *testing.T, context string) string {
-	var members map[string]any
+	members := map[string]any{}
 	dec := json.NewDecoder(strings.NewReader(context))
 	dec.UseNumber()
-	if err := dec.Decode(&members); err != nil {
+	if err := dec.Decode(&members); err != nil && context != "" {
 		t.Fatal(err)
+	}
+	if len(members) == 0 {
+		return "{}"
 	}
 	for name, v := range members {
 		if v == nil || name == "office" || name == "office_id" || name == "offices" {
