@@ -21,7 +21,7 @@ type exchange struct {
 	head        head
 	credentials authz.Credentials
 	principal   *authz.Principal
-	match       route.Match
+	match       *route.Match // one for life: it keeps its memory
 	subject     *authz.Subject
 	question    authz.Question
 	decision    authz.Decision
@@ -36,7 +36,7 @@ type exchange struct {
 	cookies []byte
 }
 
-var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+var exchanges = sync.Pool{New: func() any { return &exchange{match: new(route.Match)} }}
 
 func (h *Handler) begin(rc *fasthttp.RequestCtx) *exchange {
 	h.inFlight.Add(1)
@@ -63,8 +63,8 @@ func (x *exchange) lap(d *time.Duration) {
 
 // release gives the exchange back; nothing of it may be used afterwards.
 func (x *exchange) release() {
-	body, cookies, lines, match := x.question.Body, x.cookies, x.head.cookies, x.match
-	*x = exchange{match: match, cookies: cookies[:0]}
+	body, lines := x.question.Body, x.head.cookies
+	*x = exchange{match: x.match, cookies: x.cookies[:0]}
 	x.question.Body, x.head.cookies = body, lines[:0]
 	exchanges.Put(x)
 }

@@ -107,7 +107,7 @@ func (h *Handler) judge(x *exchange) error {
 	if x.preflight() {
 		return h.preflight(x)
 	}
-	if err := h.Routes.Match(&x.match, x.rc.Method(), x.target); err != nil {
+	if err := h.Routes.Match(x.match, x.rc.Method(), x.target); err != nil {
 		return err
 	}
 	x.event.Route, x.event.Resource, x.event.Action = x.match.Context.Route, x.match.Resource, x.match.Action
@@ -195,7 +195,7 @@ func (h *Handler) inspect(x *exchange) error {
 		return err
 	}
 	header := &x.rc.Request.Header
-	if err := h.Routes.Body(&x.match, header.ContentType(), header.ContentEncoding(), body); err != nil {
+	if err := h.Routes.Body(x.match, header.ContentType(), header.ContentEncoding(), body); err != nil {
 		return err
 	}
 	if err := h.decide(x); err != nil {
