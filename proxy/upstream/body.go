@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -59,12 +60,15 @@ func (u *upload) run() {
 	default:
 		_ = u.c.SetReadDeadline(time.Now().Add(u.first))
 	}
-	if u.aborted.Load() {
-		_ = u.c.SetReadDeadline(time.Unix(1, 0))
-	}
 }
 
 func (u *upload) copy() {
+	defer func() {
+		// Nobody above us would catch it: the process would end.
+		if r := recover(); r != nil {
+			u.readErr = fmt.Errorf("panic while reading the request body: %v", r)
+		}
+	}()
 	// Room before and behind the data for the framing of a chunk: up to four
 	// digits and two line ends.
 	const before, behind = 6, 2

@@ -4,16 +4,23 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
+
+	"headgate/proxy/authz"
+
+	"github.com/valyala/fasthttp"
 )
 
 // Each event reaches the client before the API sends the next one.
@@ -366,6 +373,47 @@ func TestClientLeavesDuringUpload(t *testing.T) {
 			t.Errorf("%s: status %d, %d failures", framing, status, failedAnswer.Get()-failed)
 		}
 		eventually(t, func() bool { return p.f.Open() == 0 })
+	}
+}
+
+// A client that stalls in its body is not waited for; with a small body it does
+// not even hold a connection to the API.
+func TestStalledUpload(t *testing.T) {
+	for _, c := range []struct{ length, conns int }{{20_000, 0}, {1_000_000, 1}} {
+		a := answering(t, okAnswer)
+		cfg := config(a.Addr().String())
+		cfg.IdleTimeout = 50 * time.Millisecond
+		p := front(t, cfg, nil)
+		got := p.send(t, fmt.Sprintf("POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", c.length, strings.Repeat("x", 10_000)))
+		err := <-p.errs
+		if !strings.HasPrefix(got, "HTTP/1.1 400 ") || !errors.Is(err, authz.ErrMalformed) || !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("error %v, got %q", err, got)
+		}
+		if n := len(a.requests()); n != 0 || a.connections() != c.conns {
+			t.Errorf("the API saw %d requests, %d connections", n, a.connections())
+		}
+	}
+}
+
+// A reader that package pep put before the body has the last word, and a panic
+// in it ends the request alone.
+func TestBodyReaderRefuses(t *testing.T) {
+	tooLarge := authz.Refuse(authz.ErrBodyTooLarge, "over the limit")
+	for _, c := range []struct {
+		body io.Reader
+		want error
+	}{
+		{io.MultiReader(strings.NewReader("hello"), iotest.ErrReader(tooLarge)), authz.ErrBodyTooLarge},
+		{bufio.NewReader(nil), authz.ErrMalformed}, // panics
+	} {
+		a := answering(t, okAnswer)
+		p := front(t, config(a.Addr().String()), func(rc *fasthttp.RequestCtx, _ *authz.Grant) {
+			rc.Request.SetBodyStream(c.body, -1)
+		})
+		p.send(t, "POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+		if err := <-p.errs; !errors.Is(err, c.want) || len(a.requests()) != 0 {
+			t.Errorf("the API saw %q, error %v", a.requests(), err)
+		}
 	}
 }
 

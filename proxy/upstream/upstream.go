@@ -80,7 +80,9 @@ const (
 	busyTimeout = 200 * time.Millisecond
 	// Tomcat closes an idle connection after 20 s; we must be first.
 	idleConn = 15 * time.Second
-	unseen   = time.Millisecond
+	// So long after its last use a connection is taken without a look at it, by
+	// a request that could be repeated.
+	unseen = 50 * time.Millisecond
 	// A connection is given up at this age, so that a changed DNS record is
 	// followed under constant load too.
 	connLife = time.Minute
