@@ -46,9 +46,9 @@ type conn struct {
 	lingers atomic.Bool
 	written atomic.Int64 // when the write deadline was last moved, Unix nanoseconds
 
-	// waiting is an exchange that was judged and whose body has yet to come. It
-	// belongs to the goroutine that serves the connection.
-	waiting *exchange
+	// These belong to the goroutine that serves the connection.
+	lines   lines
+	waiting *exchange // judged, its body has yet to come
 	abandon func(*exchange)
 }
 
@@ -58,7 +58,11 @@ func (c *conn) Read(p []byte) (int, error) {
 			return 0, err
 		}
 	}
-	return c.Conn.Read(p)
+	n, err := c.Conn.Read(p)
+	if bad := c.lines.read(p[:n]); bad != nil {
+		err = bad
+	}
+	return n, err
 }
 
 func (c *conn) Write(p []byte) (int, error) {

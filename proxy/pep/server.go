@@ -24,6 +24,7 @@ func (h *Handler) Server() *fasthttp.Server {
 		Handler:       h.Handle,
 		ExpectHandler: h.Expect,
 		ErrorHandler:  h.fault,
+		ConnState:     follow,
 
 		StreamRequestBody:            true,
 		DisablePreParseMultipartForm: true, // it would be parsed and written anew
