@@ -89,7 +89,7 @@ func newDecider(t testing.TB, address string, change ...func(*Config)) *Decider 
 		t.Fatal(err)
 	}
 	cfg := Config{
-		URL: u, Path: rulePath, Timeout: 10 * time.Second, Poll: 250 * time.Millisecond, Lease: time.Second,
+		URL: u, Path: rulePath, Timeout: time.Minute, Poll: 250 * time.Millisecond, Lease: time.Hour,
 		AllowTTL: time.Minute, DenyTTL: time.Minute, MaxEntries: 1000, Log: zerolog.Nop(),
 	}
 	for _, c := range change {

@@ -200,6 +200,10 @@ func (d *Decider) fly(ctx context.Context, key [32]byte, q authz.Question, deadl
 				result = fmt.Sprintf("%v\n%s", p, debug.Stack())
 			}
 		}()
+		// Whoever comes just as a flight ends finds what it left.
+		if e, ok := d.entries.Get(key); ok && d.policy.state(e.term, d.now()) == fresh {
+			return answer{decision: e.decision(d.start), term: e.term}, nil
+		}
 		a := d.ask(q, asked, deadline)
 		d.store(key, a)
 		return a, nil

@@ -66,7 +66,7 @@ func newPolicy(lease time.Duration) *policy {
 // whether it started a new epoch.
 func (p *policy) polled(b bundles, sent time.Duration) bool {
 	e := p.live.Load()
-	if e != nil && e.tag == b.tag && e.loaded == b.loaded {
+	if e != nil && e.tag == b.tag && e.loaded == b.loaded && e.uncached == b.uncached {
 		e.confirmed.Store(int64(sent))
 		return false
 	}
