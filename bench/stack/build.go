@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // toolbox finds and builds the programs of the stack in .bin of the repository.
@@ -50,14 +51,13 @@ func (t *toolbox) bin(name string) string { return filepath.Join(t.root, ".bin",
 // together.
 func (t *toolbox) build(ctx context.Context, name, dir, pkg string) (string, error) {
 	out := t.bin(name)
-	unlock, err := t.lock(name)
+	slow := time.AfterFunc(2*time.Second, func() { t.say("building %s", name) })
+	defer slow.Stop()
+	unlock, err := t.lock(ctx, name)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	if _, err := os.Stat(out); err != nil {
-		t.say("building %s", name)
-	}
 	cmd := exec.CommandContext(ctx, "go", "build", "-o", out, pkg)
 	cmd.Dir = filepath.Join(t.root, dir)
 	if output, err := cmd.CombinedOutput(); err != nil {
@@ -66,7 +66,7 @@ func (t *toolbox) build(ctx context.Context, name, dir, pkg string) (string, err
 	return out, nil
 }
 
-func (t *toolbox) lock(name string) (unlock func(), err error) {
+func (t *toolbox) lock(ctx context.Context, name string) (unlock func(), err error) {
 	if err := os.MkdirAll(t.bin(""), 0o755); err != nil {
 		return nil, err
 	}
@@ -74,7 +74,8 @@ func (t *toolbox) lock(name string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+	err = await(ctx, func(context.Context) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) })
+	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("cannot lock %q: %w", f.Name(), err)
 	}
@@ -109,7 +110,7 @@ func (t *toolbox) opa(ctx context.Context) (string, error) {
 	if path := t.bin("opa"); isVersion(ctx, path, version) {
 		return path, nil
 	}
-	t.say("building OPA %s, which takes minutes the first time", version)
+	t.say("building OPA %s: this takes minutes, once", version)
 	return t.build(ctx, "opa", "opa", "github.com/open-policy-agent/opa")
 }
 
