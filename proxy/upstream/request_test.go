@@ -93,9 +93,9 @@ func TestRequestOnTheWire(t *testing.T) {
 			"POST /x HTTP/1.1\r\nHost: api\r\nContent-Length: 2\r\n[ours 127.0.0.1 http h]ok", nil},
 
 		{"each of several requests on one connection is one",
-			"GET /1 HTTP/1.1\r\nHost: h\r\n\r\nPOST /2 HTTP/1.1\r\nHost: h\r\nContent-Length: 18\r\n\r\nGET /3 HTTP/1.1\r\n\r\n" +
+			"GET /1 HTTP/1.1\r\nHost: h\r\n\r\nPOST /2 HTTP/1.1\r\nHost: h\r\nContent-Length: 19\r\n\r\nGET /3 HTTP/1.1\r\n\r\n" +
 				"POST /4 HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n1\r\nx\r\n0\r\n\r\nGET /5 HTTP/1.1\r\nHost: h\r\n\r\n",
-			"GET /1 HTTP/1.1\r\nHost: api\r\n[ours 127.0.0.1 http h]POST /2 HTTP/1.1\r\nHost: api\r\nContent-Length: 18\r\n[ours 127.0.0.1 http h]GET /3 HTTP/1.1\r\n\r\n" +
+			"GET /1 HTTP/1.1\r\nHost: api\r\n[ours 127.0.0.1 http h]POST /2 HTTP/1.1\r\nHost: api\r\nContent-Length: 19\r\n[ours 127.0.0.1 http h]GET /3 HTTP/1.1\r\n\r\n" +
 				"POST /4 HTTP/1.1\r\nHost: api\r\nTransfer-Encoding: chunked\r\n[ours 127.0.0.1 http h]1\r\nx\r\n0\r\n\r\n", nil},
 
 		{"headers of one hop",
