@@ -14,8 +14,13 @@ import (
 // within that, or it is longer anyway.
 const retryAfter = "1"
 
-// statusOf is the only place where an error becomes a status.
+// statusOf is the only place where an error becomes a status. Of a refusal only
+// its kind counts: what caused it has no say in what the client is told.
 func statusOf(err error) int {
+	var refusal *authz.Refusal
+	if errors.As(err, &refusal) {
+		err = refusal.Kind
+	}
 	switch {
 	case errors.Is(err, errDenied), errors.Is(err, authz.ErrForbidden):
 		return fasthttp.StatusForbidden
@@ -56,7 +61,7 @@ func (h *Handler) refuse(x *exchange) {
 	status := statusOf(x.err)
 	answer := &x.rc.Response
 	// What was not understood may not end where we think it does.
-	last := status == fasthttp.StatusBadRequest || answer.ConnectionClose()
+	last := status == fasthttp.StatusBadRequest || status == fasthttp.StatusMethodNotAllowed || answer.ConnectionClose()
 	answer.Reset()
 	answer.SetStatusCode(status)
 	if last {
