@@ -19,6 +19,7 @@ var mayImport = map[string][]string{
 	"latency":         {},
 	"cache":           {"latency"},
 	"cache/redistest": {},
+	"conformance":     {},
 	"identity":        {"authz", "cache"},
 	"pip":             {"authz", "cache", "latency"},
 	"pdp":             {"authz", "cache", "latency"},

@@ -1,0 +1,168 @@
+// Package conformance holds byte strings that a client may send, and what must
+// come of each: what the client is answered, and what the API sees.
+//
+// The rule behind the table: the API sees the requests that were judged, no
+// others, and sees them as they were judged. Where an RFC lets a server refuse,
+// it is refused: with 400, or the status made for it, and a closed connection, so
+// that nothing behind it is taken for a request.
+//
+// Run sends the table to a proxy at any address whose API is an Upstream: to one
+// assembled in a test as to a running binary. The package is for tests only.
+package conformance
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Case is what a client sends on a connection of its own.
+type Case struct {
+	Name string
+
+	// Send are the bytes. "{auth}" stands for the credential line of Target.
+	Send string
+	// Want are the statuses of the answers in order, and "close" if the
+	// connection must be closed after them. Without it the next request must be
+	// served on it.
+	Want string
+	// Seen are method and target of the requests that the API must have seen.
+	Seen []string
+	// Body is the body of the first of them.
+	Body string
+	// Has and Not are parts that the header of the first of them must and must not
+	// have, in lower case.
+	Has, Not []string
+	// End ends the client's side after Send. Where it is not set and the connection
+	// must be closed, a further request follows, which nobody may see.
+	End bool
+}
+
+// Target is a proxy under test.
+type Target struct {
+	Addr string    // of its public listener
+	API  *Upstream // which it forwards to
+
+	// Auth is the credential line, with CRLF, of a user who may do everything;
+	// without it everything is denied.
+	Auth string
+	// Allowed counts the requests that were judged and allowed; nil if that cannot
+	// be told.
+	Allowed func() int
+}
+
+const (
+	patience = 20 * time.Second
+	poison   = "GET /cwms-data/poison HTTP/1.1\r\nHost: h\r\n{auth}\r\n"
+	probe    = "GET /cwms-data/probe HTTP/1.1\r\nHost: h\r\n{auth}\r\n"
+)
+
+// Run sends every case to the target.
+func Run(t *testing.T, target Target) {
+	for _, c := range Cases {
+		t.Run(c.Name, func(t *testing.T) { target.run(t, c) })
+	}
+}
+
+func (target Target) run(t *testing.T, c Case) {
+	target.API.Reset()
+	allowed := 0
+	if target.Allowed != nil {
+		allowed = target.Allowed()
+	}
+	nc, err := net.Dial("tcp", target.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	_ = nc.SetDeadline(time.Now().Add(patience))
+
+	statuses := strings.Fields(c.Want)
+	closes := slices.Contains(statuses, "close")
+	raw := c.Send
+	if closes && !c.End {
+		raw += poison
+	}
+	go func() {
+		_, _ = io.WriteString(nc, strings.ReplaceAll(raw, "{auth}", target.Auth))
+		if c.End {
+			_ = nc.(*net.TCPConn).CloseWrite()
+		}
+	}()
+	br := bufio.NewReader(nc)
+	for _, want := range statuses {
+		if want == "close" {
+			break
+		}
+		got, err := answer(br, c.Send)
+		if err != nil {
+			t.Fatalf("want %s, no answer: %v", want, err)
+		}
+		if got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	if closes {
+		if rest, err := io.ReadAll(br); err != nil || len(rest) > 0 {
+			t.Errorf("the connection is not closed: %q, %v", rest, err)
+		}
+	} else {
+		_, _ = io.WriteString(nc, strings.ReplaceAll(probe, "{auth}", target.Auth))
+		if got, err := answer(br, probe); err != nil || got != "200" {
+			t.Errorf("the next request on the connection: %s, %v", got, err)
+		}
+	}
+
+	seen := target.API.Seen()
+	if target.Allowed != nil {
+		if n := target.Allowed() - allowed; n < len(seen) {
+			t.Errorf("the API has seen %d requests, %d were allowed", len(seen), n)
+		}
+	}
+	var lines []string
+	for _, r := range seen {
+		if line := r.Method + " " + r.Target; line != "GET /cwms-data/probe" {
+			lines = append(lines, line)
+		}
+		for _, fault := range r.faults() {
+			t.Errorf("the API sees a request that %s: %q", fault, r.Head)
+		}
+	}
+	if !slices.Equal(lines, c.Seen) {
+		t.Errorf("the API has seen %q, want %q", lines, c.Seen)
+	}
+	if len(seen) == 0 || len(c.Seen) == 0 {
+		return
+	}
+	if seen[0].Body != c.Body {
+		t.Errorf("the API has seen the body %q, want %q", seen[0].Body, c.Body)
+	}
+	head := strings.ToLower(seen[0].Head)
+	for _, part := range c.Has {
+		if !strings.Contains(head, part) {
+			t.Errorf("the API does not see %q: %q", part, head)
+		}
+	}
+	for _, part := range c.Not {
+		if strings.Contains(head, part) {
+			t.Errorf("the API sees %q: %q", part, head)
+		}
+	}
+}
+
+// answer reads an answer and returns its status.
+func answer(br *bufio.Reader, request string) (string, error) {
+	method, _, _ := strings.Cut(request, " ")
+	res, err := http.ReadResponse(br, &http.Request{Method: method})
+	if err != nil {
+		return "", err
+	}
+	_, err = io.Copy(io.Discard, res.Body)
+	return fmt.Sprint(res.StatusCode), err
+}
