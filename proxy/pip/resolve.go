@@ -49,6 +49,10 @@ const (
 	// markSlack covers that time passes between a mark and the reading of its age.
 	markSlack = time.Second
 
+	// readLife bounds how long what was read from Redis is believed even if no push
+	// says otherwise.
+	readLife = 5 * time.Minute
+
 	// glance is how often one who waits for a claim looks again: into the
 	// client-side cache, which costs no round trip until the claim is gone.
 	glance = 2 * time.Millisecond
@@ -136,7 +140,7 @@ func (s *Source) shared(ctx context.Context, p *authz.Principal) (*entry, *recor
 		return nil, stored, err
 	}
 	key := contextPrefix + lower(name)
-	if e.contextRef, err = s.redis.Ref(key, s.cfg.RefreshAfter, false); err != nil {
+	if e.contextRef, err = s.redis.Ref(key, readLife, false); err != nil {
 		return nil, nil, err
 	}
 	if e.context, err = s.redis.Load(&e.contextRef); err != nil {
@@ -174,7 +178,7 @@ func (s *Source) name(e *entry, p *authz.Principal) (string, error) {
 	}
 	var until time.Time
 	var err error
-	if e.aliasRef, err = s.redis.Ref(aliasKey(p), s.cfg.RefreshAfter, stranger(p)); err != nil {
+	if e.aliasRef, err = s.redis.Ref(aliasKey(p), readLife, stranger(p)); err != nil {
 		return "", err
 	}
 	if e.alias, until, err = s.redis.LoadUntil(&e.aliasRef); err != nil {

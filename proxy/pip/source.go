@@ -182,10 +182,12 @@ func (s *Source) Subject(ctx context.Context, p *authz.Principal) (*authz.Subjec
 	case authz.Asserted, authz.Test:
 		return authz.NewSubject(p, *p.User, time.Time{}), nil
 	}
-	if e, ok := s.known.Get(p.Alias); ok && s.stands(e) {
-		hits.Inc()
-		s.served(e, p)
-		return e.subject(p), nil
+	if e, ok := s.known.Get(p.Alias); ok {
+		if now := s.now(); s.stands(e, now) {
+			hits.Inc()
+			s.served(e, p, now)
+			return e.subject(p), nil
+		}
 	}
 	misses.Inc()
 	switch s.cfg.ProfileURL {
@@ -257,8 +259,7 @@ func (s *Source) now() time.Duration { return time.Since(s.start) }
 
 // stands reports whether e may still be used. This is the warm path: it allocates
 // nothing and asks nobody outside the process.
-func (s *Source) stands(e *entry) bool {
-	now := s.now()
+func (s *Source) stands(e *entry, now time.Duration) bool {
 	switch {
 	case now >= e.ends:
 		return false
@@ -284,11 +285,10 @@ func same(a, b string) bool { return unsafe.StringData(a) == unsafe.StringData(b
 
 // served keeps count of the age of what was served and starts a refresh when it
 // is time.
-func (s *Source) served(e *entry, p *authz.Principal) {
+func (s *Source) served(e *entry, p *authz.Principal, now time.Duration) {
 	if e.record == nil {
 		return
 	}
-	now := s.now()
 	if age := int64(now - e.fetched); age > s.oldest.Load() {
 		s.oldest.Store(age)
 	}
@@ -364,7 +364,7 @@ func (s *Source) learn(ctx context.Context, p *authz.Principal) (*authz.Subject,
 		}
 		// The flight may have begun before this request: ask again, so that what is
 		// used is true now.
-		if e.once || s.stands(e) {
+		if e.once || s.stands(e, s.now()) {
 			return e.subject(p), nil
 		}
 	}

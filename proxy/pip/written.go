@@ -24,7 +24,7 @@ func (s *Source) written(p *authz.Principal) (*authz.Subject, error) {
 	now := s.now()
 	e := &entry{user: authz.User{ID: p.ID, Username: name}, checked: now, ends: now + s.cfg.Life}
 	var err error
-	if e.contextRef, err = s.redis.Ref(contextPrefix+p.ID, s.cfg.RefreshAfter, false); err == nil {
+	if e.contextRef, err = s.redis.Ref(contextPrefix+p.ID, readLife, false); err == nil {
 		e.context, err = s.redis.Load(&e.contextRef)
 	}
 	if err == nil && e.context != "" {
