@@ -9,13 +9,10 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"runtime/debug"
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"headgate/proxy/route"
 )
 
 // command is a subcommand. Without one the program serves.
@@ -30,7 +27,8 @@ func commands() []command {
 		{"check-config", "", "check the settings of this environment and say every fault", checkConfig},
 		{"healthcheck", "", "exit 0 if the proxy of this environment can decide", healthcheck},
 		{"invalidate", "--user NAME | --all", "make every replica read a user's context anew, through the admin listener", invalidateCommand},
-		{"routes", "", "print the route table", routesCommand},
+		{"prewarm", "--users FILE", "read the contexts of users, a name a line, with the service key before they come", prewarmCommand},
+		{"routes", "[METHOD TARGET [BODY-FILE]]", "print the route table, or what a request means by it", routesCommand},
 		{"version", "", "print the version", func(_ context.Context, _, _ []string, out io.Writer) error {
 			_, err := fmt.Fprintln(out, version())
 			return err
@@ -102,21 +100,6 @@ func version() string {
 		v = "(devel)"
 	}
 	return v + " " + info.GoVersion
-}
-
-func loadRoutes(c Config) (*route.Table, error) {
-	if c.RoutesFile == "" {
-		return route.Default(c.Prefix()), nil
-	}
-	yaml, err := os.ReadFile(c.RoutesFile)
-	if err != nil {
-		return nil, fmt.Errorf("ROUTES_FILE: %w", err)
-	}
-	t, err := route.Load(yaml, c.Prefix())
-	if err != nil {
-		return nil, fmt.Errorf("ROUTES_FILE=%q:\n%w", c.RoutesFile, err)
-	}
-	return t, nil
 }
 
 func (c *Config) contextHeader() string {
@@ -192,13 +175,4 @@ func invalidateCommand(ctx context.Context, args, environ []string, out io.Write
 	}
 	_, err = out.Write(answer)
 	return err
-}
-
-func routesCommand(_ context.Context, _, environ []string, out io.Writer) error {
-	c, _, _ := LoadConfig(environ) // faults of other settings are none here
-	t, err := loadRoutes(c)
-	if err != nil {
-		return err
-	}
-	return t.Print(out)
 }

@@ -55,6 +55,8 @@ type Config struct {
 	LookupURL      string       `env:"USER_LOOKUP_URL" doc:"where the service key reads a user, with {name} for the name; default <UPSTREAM_URL>/users/{name}?include-roles=true"`
 	ServiceKey     secretString `env:"CWMS_API_KEY" secret:"true" doc:"service credential for pre-warming and background refresh"`
 
+	PrewarmFile string `env:"PREWARM_FILE" doc:"names of users, one a line, whose contexts are read at start, with the service key"`
+
 	AuthMode  authMode `env:"AUTH_MODE" envDefault:"jwt" doc:"none: no token is accepted (keys and sessions are); must be said aloud to start without JWT_ISSUER"`
 	Issuer    string   `env:"JWT_ISSUER" doc:"exact issuer of accepted tokens"`
 	JWKS      httpURL  `env:"JWT_JWKS_URL" doc:"where the issuer publishes its keys"`
@@ -241,6 +243,9 @@ func (c *Config) check() (faults []string) {
 		if _, err := parseHTTP(c.ContextURL); err != nil {
 			fault("USER_CONTEXT_URL=%q: %v, or none, or redis", c.ContextURL, err)
 		}
+	}
+	if c.PrewarmFile != "" && c.ServiceKey == "" {
+		fault("PREWARM_FILE=%q: want CWMS_API_KEY, too", c.PrewarmFile)
 	}
 	if c.LookupURL != "" && !strings.Contains(c.LookupURL, "{name}") {
 		fault("USER_LOOKUP_URL=%q: want {name} where the name of the user goes", c.LookupURL)

@@ -26,7 +26,12 @@ func (p *proxy) gauges(server *fasthttp.Server) {
 	gauge("policy_lease_seconds", func() float64 { return p.config.PolicyLease.Seconds() })
 	gauge("keys_age_seconds", func() float64 { return p.verifier.KeysAge().Seconds() })
 	gauge("redis_degraded", func() float64 { return truth(p.redis != nil && p.redis.Away()) })
-	gauge("redis_tracking", func() float64 { return truth(p.redis != nil && p.redis.Tracking()) })
+	gauge("user_context_tracking", func() float64 { return truth(p.users.Tracking()) })
+	gauge("user_context_oldest_served_seconds", func() float64 { return p.users.OldestServed().Seconds() })
+	gauge("revocation_lag_bound_seconds", func() float64 { return p.users.RevocationLag().Seconds() })
+	gauge("user_contexts", func() float64 { return float64(p.users.Users()) })
+	gauge("credentials_cached", func() float64 { return float64(p.verifier.Cached()) })
+	gauge("keys_generation", func() float64 { return float64(p.verifier.Generation()) })
 	gauge("enforce_report", func() float64 { return truth(p.config.Enforce == "report") })
 	gauge(fmt.Sprintf(`build_info{version=%q}`, version()), func() float64 { return 1 })
 }

