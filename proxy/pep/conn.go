@@ -23,25 +23,12 @@ const (
 	lingerBytes = 64 << 20
 )
 
-// Listen makes the connections of a listener keep the limits above. A TLS
-// listener goes around it.
-func Listen(l net.Listener) net.Listener { return listener{l} }
-
-type listener struct{ net.Listener }
-
-func (l listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return &conn{Conn: c}, nil
-}
-
 // conn is a client's connection. fasthttp sets one deadline for a whole request,
 // which a body of gigabytes could not keep; so within a body the deadline moves
 // on with every read, and with writes always.
 type conn struct {
 	net.Conn
+	leave   func() // tells the listener
 	inBody  atomic.Bool
 	lingers atomic.Bool
 	written atomic.Int64 // when the write deadline was last moved, Unix nanoseconds
@@ -104,14 +91,22 @@ func (c *conn) SetDeadline(t time.Time) error {
 }
 
 func (c *conn) Close() error {
+	defer c.leave()
 	if c.lingers.Load() {
-		if half, ok := c.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-			if c.Conn.SetReadDeadline(time.Now().Add(lingerFor)) == nil {
-				_, _ = io.CopyN(io.Discard, c.Conn, lingerBytes) // ends with the client, the time or the bytes
-			}
-		}
+		return lingeringClose(c.Conn)
 	}
 	return c.Conn.Close()
+}
+
+// lingeringClose lets the client read what was sent: it is closed when the client
+// has closed, or after the time or the bytes.
+func lingeringClose(nc net.Conn) error {
+	if half, ok := nc.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
+		if nc.SetReadDeadline(time.Now().Add(lingerFor)) == nil {
+			_, _ = io.CopyN(io.Discard, nc, lingerBytes)
+		}
+	}
+	return nc.Close()
 }
 
 // ours finds the connection of a request below TLS; nil for a listener that is

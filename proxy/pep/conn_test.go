@@ -1,11 +1,17 @@
 package pep
 
 import (
+	"crypto/tls"
 	"errors"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/VictoriaMetrics/metrics"
 )
 
 // reset ends a connection without the client having read anything.
@@ -118,4 +124,87 @@ func TestKeptConnectionsDoNotLinger(t *testing.T) {
 		t.Error("the connection stays open")
 	}
 	<-done
+}
+
+// Beyond the limits a connection is told so, counted, and leaves its room to others.
+func TestConnectionLimits(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		max, each int
+		counter   *metrics.Counter
+	}{{"all together", 2, 9, crowded}, {"of one address", 9, 2, crowdedAddress}} {
+		t.Run(c.name, func(t *testing.T) {
+			f := serve(t, nil)
+			f.listener.mu.Lock()
+			f.listener.max, f.listener.each = c.max, c.each
+			f.listener.mu.Unlock()
+			before := c.counter.Get()
+			open := []*client{f.dial(t), f.dial(t)}
+			for _, c := range open {
+				c.send(get("/health"))
+				c.read("GET")
+			}
+			third := f.dial(t)
+			third.send(get("/health"))
+			a := third.read("GET")
+			if a.status != 503 || !a.close || a.header.Get("Retry-After") == "" || a.body != refusal(a, "Service Unavailable", "too many connections") {
+				t.Errorf("got %v %v", a, a.header)
+			}
+			if !third.closed() || c.counter.Get() != before+1 {
+				t.Errorf("counted %d", c.counter.Get()-before)
+			}
+			_ = open[0].Close()
+			until(t, func() bool {
+				f.listener.mu.Lock()
+				defer f.listener.mu.Unlock()
+				return f.listener.open == 1
+			})
+			if a := f.send(t, get("/health")); a.status != 200 {
+				t.Errorf("with room again: %v", a)
+			}
+		})
+	}
+}
+
+// TLS around the listener changes nothing of it.
+func TestTLS(t *testing.T) {
+	certified := httptest.NewUnstartedServer(nil)
+	certified.StartTLS()
+	defer certified.Close()
+	config := &tls.Config{Certificates: certified.TLS.Certificates}
+	f := serveOn(t, deciding(deny()), func(l net.Listener) net.Listener { return tls.NewListener(l, config) })
+	c := certified.Client()
+	c.Timeout = time.Minute
+	defer c.CloseIdleConnections()
+	for _, size := range []int64{0, 100, 20 << 20} {
+		for range 5 {
+			req, err := http.NewRequest("POST", "https://"+f.addr+"/api/files", io.LimitReader(zeros{}, size))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.ContentLength = size
+			if size == 100 {
+				req.Header.Set("Expect", "100-continue")
+			}
+			res, err := c.Do(req)
+			if err != nil {
+				t.Fatalf("%d bytes: %v", size, err)
+			}
+			_, _ = io.Copy(io.Discard, res.Body)
+			_ = res.Body.Close()
+			if res.StatusCode != 403 {
+				t.Errorf("%d bytes: %d", size, res.StatusCode)
+			}
+		}
+	}
+	raw, err := tls.Dial("tcp", f.addr, &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	_, _ = io.WriteString(raw, "GET /health HTTP/1.1\r\nHost: h\nX: y\r\n\r\n")
+	b, err := io.ReadAll(raw)
+	if err != nil || len(b) < 12 || string(b[9:12]) != "400" {
+		t.Errorf("a lone LF: %q, %v", b, err)
+	}
 }

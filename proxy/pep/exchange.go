@@ -32,7 +32,7 @@ type exchange struct {
 
 	event   Event
 	mark    time.Time // end of the stage before
-	id      [32]byte
+	id      [idLength]byte
 	cookies []byte
 }
 
@@ -44,14 +44,21 @@ func (h *Handler) begin(rc *fasthttp.RequestCtx) *exchange {
 	x.rc = rc
 	x.mark = time.Now()
 	x.event.Start = x.mark
-	// Not a secret and no key, so the runtime's fast generator will do.
-	var raw [16]byte
-	binary.LittleEndian.PutUint64(raw[:8], rand.Uint64())
-	binary.LittleEndian.PutUint64(raw[8:], rand.Uint64())
-	hex.Encode(x.id[:], raw[:])
+	newID(&x.id)
 	x.event.RequestID = unsafe.String(&x.id[0], len(x.id))
 	x.event.Method = view(rc.Method())
 	return x
+}
+
+const idLength = 32
+
+// newID makes a request id. It is not a secret and no key, so the runtime's fast
+// generator will do.
+func newID(id *[idLength]byte) {
+	var raw [idLength / 2]byte
+	binary.LittleEndian.PutUint64(raw[:8], rand.Uint64())
+	binary.LittleEndian.PutUint64(raw[8:], rand.Uint64())
+	hex.Encode(id[:], raw[:])
 }
 
 // lap gives the time since the stage before to a stage.

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -73,6 +75,8 @@ func TestFailures(t *testing.T) {
 			503, "Service Unavailable", "too many requests are under way", "Retry-After: 1"},
 		{"the context header does not fit", failing("forward", authz.Refuse(authz.ErrObligation, "context header too large").Because(secret)),
 			500, "Internal Server Error", "context header too large", "Content-Type: application/json"},
+		{"a refusal for the cause of which another status stands", failing("subject", authz.Refuse(authz.ErrUnavailable, "later").Because(authz.ErrMalformed)),
+			503, "Service Unavailable", "later", "Retry-After: 1"},
 		{"an error of no kind", failing("subject", secret),
 			500, "Internal Server Error", "internal error", "Content-Type: application/json"},
 	} {
@@ -572,6 +576,46 @@ func TestInspectionOfACutBody(t *testing.T) {
 	half(t, c)
 	if a := c.read("POST"); a.status != 400 {
 		t.Errorf("got %v", a)
+	}
+}
+
+// What becomes of a body that does not come as announced.
+func TestReadAll(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		stream io.Reader
+		length int
+		status int
+	}{
+		{"whole", strings.NewReader("0123456789"), 10, 200},
+		{"whole, length unknown", strings.NewReader("0123456789"), -1, 200},
+		{"byte by byte", iotest.OneByteReader(strings.NewReader("0123456789")), 10, 200},
+		{"its end with the last byte", iotest.DataErrReader(strings.NewReader("0123456789")), -1, 200},
+		{"too short", strings.NewReader("012345678"), 10, 400},
+		{"too long", strings.NewReader("0123456789x"), -1, 413},
+		{"announced too long", strings.NewReader(""), 11, 413},
+		{"slow", iotest.ErrReader(os.ErrDeadlineExceeded), 10, 408},
+		{"slow at the end", io.MultiReader(strings.NewReader("012345678"), iotest.ErrReader(os.ErrDeadlineExceeded)), -1, 408},
+		{"broken", iotest.ErrReader(errors.New("reset")), 10, 400},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var rc fasthttp.RequestCtx
+			rc.Request.SetBodyStream(c.stream, c.length)
+			l := BodyLimit{Each: 10, Total: 100}
+			body, done, err := l.read(&rc)
+			status := 200
+			if err != nil {
+				status = statusOf(err)
+			} else {
+				if string(body) != "0123456789" || l.held.Load() == 0 {
+					t.Errorf("read %q, %d bytes held", body, l.held.Load())
+				}
+				done()
+			}
+			if status != c.status || l.held.Load() != 0 {
+				t.Errorf("%d, want %d; %d bytes held", status, c.status, l.held.Load())
+			}
+		})
 	}
 }
 

@@ -145,6 +145,9 @@ func FuzzSessionCookies(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, lines string) {
+		if strings.ContainsAny(lines, "\r\v\f\x00") {
+			return // stands in no header that reaches us
+		}
 		var raw [][]byte
 		r := http.Request{Header: http.Header{}}
 		for line := range strings.SplitSeq(lines, "\n") {

@@ -115,14 +115,20 @@ func token(name string) (*authz.Principal, error) {
 // front is a Handler behind a real listener.
 type front struct {
 	*Handler
-	addr   string
-	server *fasthttp.Server
+	addr     string
+	server   *fasthttp.Server
+	listener *listener
 
 	mu     sync.Mutex
 	events []Event
 }
 
 func serve(t testing.TB, with func(*Handler), set ...func(*fasthttp.Server)) *front {
+	t.Helper()
+	return serveOn(t, with, func(l net.Listener) net.Listener { return l }, set...)
+}
+
+func serveOn(t testing.TB, with func(*Handler), around func(net.Listener) net.Listener, set ...func(*fasthttp.Server)) *front {
 	t.Helper()
 	h := stages()
 	if with != nil {
@@ -142,10 +148,11 @@ func serve(t testing.TB, with func(*Handler), set ...func(*fasthttp.Server)) *fr
 		t.Fatal(err)
 	}
 	f.addr = l.Addr().String()
+	f.listener = Listen(l).(*listener)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = f.server.Serve(Listen(l))
+		_ = f.server.Serve(around(f.listener))
 	}()
 	t.Cleanup(func() {
 		_ = f.server.Shutdown()
@@ -153,6 +160,11 @@ func serve(t testing.TB, with func(*Handler), set ...func(*fasthttp.Server)) *fr
 		if n := h.InFlight(); n != 0 {
 			t.Errorf("%d requests are still in flight", n)
 		}
+		until(t, func() bool {
+			f.listener.mu.Lock()
+			defer f.listener.mu.Unlock()
+			return f.listener.open == 0 && len(f.listener.of) == 0
+		})
 		if n := h.Bodies.held.Load(); n != 0 {
 			t.Errorf("%d bytes of bodies are still held", n)
 		}

@@ -15,7 +15,6 @@ const (
 	headerMax     = 16 << 10         // bytes of a request's header; 431 beyond. Keycloak's tokens are large
 	headerTimeout = 10 * time.Second // for a request's header to arrive; 408 beyond
 	idleTimeout   = 2 * time.Minute  // between requests of a connection
-	connectionMax = 16 << 10         // connections served at once; 503 beyond
 )
 
 // Server is the public listener's server. It wants a listener made by Listen.
@@ -34,7 +33,7 @@ func (h *Handler) Server() *fasthttp.Server {
 		ReadBufferSize:        headerMax,
 		ReadTimeout:           headerTimeout,
 		IdleTimeout:           idleTimeout,
-		Concurrency:           connectionMax,
+		Concurrency:           2 * connectionMax, // the listener keeps the limit
 		CloseOnShutdown:       true,
 		NoDefaultServerHeader: true,
 		NoDefaultDate:         true,
