@@ -299,7 +299,8 @@ func TestContextsThatAreNotUsed(t *testing.T) {
 		bad := strings.Replace(strings.Replace(good, `"good"`, `"bad"`, -1), change[0], change[1], 1)
 		server.Do("set", "user:context:u", bad)
 		eventually(t, name+" is read anew", func() bool {
-			return roles(s, p) == "good" && !strings.Contains(server.Do("get", "user:context:u"), `"bad"`)
+			expect(t, name, roles(s, p), "good")
+			return !strings.Contains(server.Do("get", "user:context:u"), `"bad"`)
 		})
 	}
 }

@@ -19,6 +19,7 @@ import (
 // persistence. It ends with the test.
 type Server struct {
 	Addr string
+	dir  string
 	t    testing.TB
 	args []string
 	cmd  *exec.Cmd
@@ -42,7 +43,7 @@ func Stopped(t testing.TB, args ...string) *Server {
 		}
 		t.Skip("redis-server is not installed")
 	}
-	s := &Server{Addr: freeAddr(t), t: t, args: args}
+	s := &Server{Addr: freeAddr(t), dir: t.TempDir(), t: t, args: args}
 	t.Cleanup(s.Kill)
 	return s
 }
@@ -70,8 +71,9 @@ func (s *Server) Port() string {
 func (s *Server) Start() {
 	s.t.Helper()
 	s.out = new(bytes.Buffer)
-	args := append([]string{"--bind", "127.0.0.1", "--port", s.Port(), "--save", "", "--appendonly", "no",
-		"--dir", s.t.TempDir(), "--repl-diskless-sync-delay", "0"}, s.args...)
+	args := append(s.first(), []string{"--bind", "127.0.0.1", "--port", s.Port(), "--save", "", "--appendonly", "no",
+		"--dir", s.dir, "--repl-diskless-sync-delay", "0"}...)
+	args = append(args, s.args...)
 	s.cmd = exec.Command("redis-server", args...)
 	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -122,6 +124,50 @@ func (s *Server) Do(args ...string) string {
 func (s *Server) Try(args ...string) (string, error) {
 	out, err := exec.Command("redis-cli", append([]string{"-h", "127.0.0.1", "-p", s.Port()}, args...)...).CombinedOutput()
 	return strings.TrimSpace(string(out)), err
+}
+
+// Sentinel starts a Sentinel that watches the primary alone and takes it for dead
+// after a second. It ends with the test.
+func Sentinel(t testing.TB, name string, primary *Server) *Server {
+	t.Helper()
+	s := Stopped(t, "--sentinel")
+	config := fmt.Sprintf("sentinel monitor %[1]s 127.0.0.1 %[2]s 1\nsentinel down-after-milliseconds %[1]s 1000\nsentinel failover-timeout %[1]s 5000\n", name, primary.Port())
+	if err := os.WriteFile(filepath.Join(s.dir, "sentinel.conf"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	return s
+}
+
+// first are the arguments that must come first: a Sentinel has a file.
+func (s *Server) first() []string {
+	if file := filepath.Join(s.dir, "sentinel.conf"); exists(file) {
+		return []string{file}
+	}
+	return nil
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// Cluster starts a cluster of three primaries that serves what it has when one of
+// them is lost.
+func Cluster(t testing.TB) []*Server {
+	t.Helper()
+	var nodes []*Server
+	create := []string{"--cluster", "create"}
+	for range 3 {
+		s := Start(t, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no")
+		nodes = append(nodes, s)
+		create = append(create, s.Addr)
+	}
+	nodes[0].Do(append(create, "--cluster-yes")...)
+	for _, s := range nodes {
+		Eventually(t, "the cluster is one", func() bool { return strings.Contains(s.Do("cluster", "info"), "cluster_state:ok") })
+	}
+	return nodes
 }
 
 // Config is the path of a file of the repository's folder redis.
