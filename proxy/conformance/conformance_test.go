@@ -1,9 +1,14 @@
 package conformance
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"io"
 	"net"
+	"net/http"
 	"net/url"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -24,19 +29,19 @@ func TestMain(m *testing.M) {
 	)
 }
 
-// The request path and the real forwarder, with everything allowed to whoever
-// shows a credential.
-func TestRequestPath(t *testing.T) {
-	api := Listen(t)
+// requestPath is the request path and the real forwarder, with everything allowed to
+// whoever shows a credential. It returns its address and the number of requests
+// that were allowed.
+func requestPath(t *testing.T, api string) (addr string, allowed *atomic.Int64) {
+	t.Helper()
 	forward, err := upstream.New(upstream.Config{
-		URL:              &url.URL{Scheme: "http", Host: api.Addr(), Path: "/cwms-data"},
+		URL:              &url.URL{Scheme: "http", Host: api, Path: "/cwms-data"},
 		FirstByteTimeout: patience, ContextHeader: "x-cwms-auth-context",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer forward.Close()
-	var allowed atomic.Int64
+	allowed = new(atomic.Int64)
 	h := &pep.Handler{
 		Routes: route.Default("/cwms-data"),
 		Identify: func(_ context.Context, c authz.Credentials) (*authz.Principal, error) {
@@ -71,14 +76,72 @@ func TestRequestPath(t *testing.T) {
 		defer close(done)
 		_ = s.Serve(pep.Listen(l))
 	}()
-	defer func() {
+	t.Cleanup(func() {
 		_ = s.Shutdown()
 		<-done
-	}()
-	Run(t, Target{
-		Addr: l.Addr().String(), API: api, Auth: "Authorization: Bearer t\r\n",
-		Allowed: func() int { return int(allowed.Load()) },
+		forward.Close()
 	})
+	return l.Addr().String(), allowed
+}
+
+const auth = "Authorization: Bearer t\r\n"
+
+func TestRequestPath(t *testing.T) {
+	api := Listen(t)
+	addr, allowed := requestPath(t, api.Addr())
+	Run(t, Target{Addr: addr, API: api, Auth: auth, Allowed: func() int { return int(allowed.Load()) }})
+}
+
+// What the API says before it has the whole body reaches the client that is still
+// sending it.
+func TestEarlyAnswer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var serving sync.WaitGroup
+	defer serving.Wait()
+	defer l.Close()
+	serving.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() {
+				defer c.Close()
+				var r Request
+				br := bufio.NewReader(c)
+				for line := "x"; line != "" && err == nil; {
+					line, err = r.line(br)
+				}
+				_, _ = io.WriteString(c, "HTTP/1.1 413 Content Too Large\r\nContent-Length: 4\r\nConnection: close\r\n\r\nlong")
+				_ = c.(*net.TCPConn).CloseWrite()
+				_, _ = io.Copy(io.Discard, c)
+			})
+		}
+	})
+	addr, _ := requestPath(t, l.Addr().String())
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	client := http.Client{Transport: transport, Timeout: time.Minute}
+	for i := range 20 {
+		req, err := http.NewRequest("POST", "http://"+addr+target, bytes.NewReader(make([]byte, 20<<20)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "Bearer t")
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatalf("upload %d: %v", i, err)
+		}
+		body, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		if err != nil || res.StatusCode != 413 || string(body) != "long" {
+			t.Fatalf("upload %d: %d %q %v", i, res.StatusCode, body, err)
+		}
+	}
 }
 
 func TestCasesHaveNames(t *testing.T) {
