@@ -34,8 +34,8 @@ const (
 	sentinelRefresh = time.Second
 	clusterRefresh  = 5 * time.Second
 
-	// cacheBytes bounds the client-side cache of a connection: about 10,000
-	// users. What falls out is read again.
+	// cacheBytes bounds the client-side cache: about 10,000 users. What falls out
+	// is read again.
 	cacheBytes = 16 << 20
 )
 
@@ -68,7 +68,7 @@ type Redis struct {
 
 	link    atomic.Pointer[link]
 	parts   [parts]part
-	window  atomic.Pointer[window]
+	tracked *tracked
 	pushes  atomic.Uint64
 	dials   atomic.Uint64
 	ctx     context.Context
@@ -103,7 +103,8 @@ func OpenRedis(cfg RedisConfig) (*Redis, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Redis{opt: opt}
+	r := &Redis{opt: opt, tracked: newTracked(cacheBytes)}
+	r.opt.NewCacheStoreFn = r.tracked.connection
 	r.say.to = cfg.Said
 	dial := r.opt.DialCtxFn // set for unix:// alone
 	r.opt.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, t *tls.Config) (c net.Conn, err error) {
@@ -150,7 +151,6 @@ func options(raw string) (rueidis.ClientOption, error) {
 	opt.DisableRetry = true
 	opt.PipelineMultiplex = -1 // one connection to a node: one cache, one order of replies and pushes
 	opt.BlockingPoolSize = 4
-	opt.CacheSizeEachConn = cacheBytes
 	opt.ReadBufferEachConn, opt.WriteBufferEachConn = 64<<10, 64<<10
 	opt.ClientName = "authorizer-proxy"
 	opt.ClientSetInfo = rueidis.DisableClientSetInfo // one permission less to ask for
@@ -277,108 +277,61 @@ func (r *Redis) Pushes() uint64 { return r.pushes.Load() }
 // that was read and written came from the same server processes.
 func (r *Redis) Dials() uint64 { return r.dials.Load() }
 
-// Ref is a key prepared for Load; make it once and keep it.
-type Ref struct {
-	cmd  rueidis.Cacheable
-	key  string
-	life time.Duration
-	part int
+// part is the part of the key space that a key is in.
+func (l *link) part(key string) int {
+	if l.Mode() != rueidis.ClientModeCluster {
+		return 0
+	}
+	cmd := l.B().Get().Key(key).Build()
+	return int(cmd.Slot()) >> (slotBits - 6)
 }
 
-// Ref prepares a key. What is read under it stays in the client-side cache for
-// life at most; with exact, no longer than Redis keeps it either, whatever
-// becomes of the push that tells of its end. It fails while there has never been
-// a connection.
-func (r *Redis) Ref(key string, life time.Duration, exact bool) (Ref, error) {
+// Load reads a key, from the client-side cache if it can. What is read stays there
+// for life at most; with exact, no longer than Redis keeps it either, whatever
+// becomes of the push that tells of its end. A key that does not exist is the empty
+// string.
+func (r *Redis) Load(key string, life time.Duration, exact bool) (Reading, error) {
 	l := r.link.Load()
 	if l == nil {
-		return Ref{}, ErrAway
+		return Reading{}, ErrAway
 	}
-	cmd := l.B().Get().Key(key).Cache().Pin()
+	i := l.part(key)
+	if r.parts[i].away.Load() {
+		return Reading{}, ErrAway
+	}
+	text, err := r.read(l, key, life, exact)
+	if lost(err) { // the connection ended under it: a new one costs less than doing without Redis
+		text, err = r.read(l, key, life, exact)
+	}
+	if err != nil {
+		return Reading{}, r.failed(r.ctx, key, i, err)
+	}
+	return r.tracked.reading(key, text), nil
+}
+
+func (r *Redis) read(l *link, key string, life time.Duration, exact bool) (string, error) {
+	// The context belongs to no request: rueidis lets all who wait for one key fail
+	// when the context of the first ends.
+	ctx, cancel := context.WithTimeout(r.ctx, callLimit)
+	defer cancel()
+	cmd := l.B().Get().Key(key).Cache()
 	if !exact {
 		cmd = cmd.ToStaticTTL()
 	}
-	return Ref{cmd: cmd, key: key, life: life, part: partOf(l.Client, cmd.Slot())}, nil
-}
-
-func partOf(c rueidis.Client, slot uint16) int {
-	if c.Mode() != rueidis.ClientModeCluster {
-		return 0
-	}
-	return int(slot) >> (slotBits - 6)
-}
-
-// Load reads a key: from the client-side cache without a round trip or an
-// allocation where it can. A key that does not exist is the empty string. Equal
-// results of two calls are the same bytes in memory exactly when nothing was
-// read from Redis in between.
-func (r *Redis) Load(ref *Ref) (string, error) {
-	v, err := r.load(ref).ToString()
-	if err == nil {
-		return v, nil
-	}
-	return r.loadAgain(ref, err)
-}
-
-// LoadUntil is Load, with the time at which Redis lets the key go.
-func (r *Redis) LoadUntil(ref *Ref) (string, time.Time, error) {
-	res := r.load(ref)
-	v, err := res.ToString()
-	if err != nil {
-		v, err = r.loadAgain(ref, err)
-		return v, time.Time{}, err
-	}
-	return v, time.UnixMilli(res.CachePXAT()), nil
-}
-
-func (r *Redis) load(ref *Ref) rueidis.RedisResult {
-	if r.parts[ref.part].away.Load() {
-		return rueidis.NewErrorResult(ErrAway)
-	}
-	return r.link.Load().DoCache(r.soon(), ref.cmd, ref.life)
-}
-
-func (r *Redis) loadAgain(ref *Ref, err error) (string, error) {
-	if err == ErrAway {
-		return "", err
-	}
-	if lost(err) { // the connection ended under it: a new one costs less than doing without Redis
-		var v string
-		if v, err = r.load(ref).ToString(); err == nil {
-			return v, nil
-		}
-	}
+	text, err := l.DoCache(ctx, cmd, life).ToString()
 	if rueidis.IsRedisNil(err) {
 		return "", nil
 	}
-	return "", r.failed(r.ctx, ref.key, ref.part, err)
+	return text, err
 }
 
 // lost tells the end of a connection from an answer and from a time-out.
 func lost(err error) bool {
+	if err == nil {
+		return false
+	}
 	_, answer := rueidis.IsRedisErr(err)
 	return !answer && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled)
-}
-
-// window is a context that many calls share, so that a hit need not make one.
-type window struct {
-	context.Context
-	old atomic.Bool
-}
-
-// soon returns a context that ends within half of callLimit to callLimit from
-// now. It belongs to no request: rueidis lets all callers that wait for one key
-// fail when the context of the first ends.
-func (r *Redis) soon() context.Context {
-	if w := r.window.Load(); w != nil && !w.old.Load() {
-		return w
-	}
-	ctx, cancel := context.WithTimeout(r.ctx, callLimit)
-	w := &window{Context: ctx}
-	time.AfterFunc(callLimit/2, func() { w.old.Store(true) })
-	time.AfterFunc(callLimit, cancel)
-	r.window.Store(w)
-	return w
 }
 
 // failed takes the part of the key away until a probe succeeds, unless it was the
@@ -424,11 +377,6 @@ func (r *Redis) Outages() (n uint64) {
 		n += r.parts[i].outages.Load()
 	}
 	return n
-}
-
-func slot(l *link, key string) uint16 {
-	cmd := l.B().Get().Key(key).Build()
-	return cmd.Slot()
 }
 
 // speaker tells what became of Redis.
@@ -487,7 +435,7 @@ func (r *Redis) doMulti(ctx context.Context, key string, build func(rueidis.Buil
 	if l == nil {
 		return nil, ErrAway
 	}
-	i := partOf(l.Client, slot(l, key))
+	i := l.part(key)
 	if r.parts[i].away.Load() {
 		return nil, ErrAway
 	}
@@ -552,7 +500,7 @@ func (r *Redis) Swap(ctx context.Context, key, old, value string, life time.Dura
 	if l == nil {
 		return false, ErrAway
 	}
-	i := partOf(l.Client, slot(l, key))
+	i := l.part(key)
 	if r.parts[i].away.Load() {
 		return false, ErrAway
 	}

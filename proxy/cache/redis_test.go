@@ -2,6 +2,8 @@ package cache
 
 import (
 	"errors"
+	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -43,22 +45,13 @@ func open(t *testing.T, url string) (*Redis, *said) {
 	return r, heard
 }
 
-func ref(t *testing.T, r *Redis, key string) *Ref {
+func load(t *testing.T, r *Redis, key string) string {
 	t.Helper()
-	k, err := r.Ref(key, time.Minute, false)
+	v, err := r.Load(key, time.Minute, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &k
-}
-
-func load(t *testing.T, r *Redis, k *Ref) string {
-	t.Helper()
-	v, err := r.Load(k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
+	return v.Text
 }
 
 func TestRedisURL(t *testing.T) {
@@ -85,7 +78,7 @@ func TestRedisURL(t *testing.T) {
 func TestRedisValuesAreReadOnceAndPushed(t *testing.T) {
 	server := redistest.Start(t)
 	r, _ := open(t, server.URL())
-	k := ref(t, r, "user:a")
+	const k = "user:a"
 
 	if v := load(t, r, k); v != "" {
 		t.Fatalf("an absent key is %q", v)
@@ -102,14 +95,126 @@ func TestRedisValuesAreReadOnceAndPushed(t *testing.T) {
 	}
 }
 
-func TestRedisHitAllocatesNothing(t *testing.T) {
+// A reading stands until its key is touched, or nobody can tell any more.
+func TestReadingStands(t *testing.T) {
 	server := redistest.Start(t)
 	r, _ := open(t, server.URL())
+	read := func(exact bool) Reading {
+		t.Helper()
+		v, err := r.Load("user:a", time.Minute, exact)
+		if err != nil || !v.Stands() {
+			t.Fatalf("got %+v, %v", v, err)
+		}
+		return v
+	}
+	fell := func(what string, v Reading) {
+		t.Helper()
+		redistest.Eventually(t, what, func() bool { return !v.Stands() })
+	}
+	v := read(false)
+	again := read(false)
 	server.Do("set", "user:a", "1")
-	k := ref(t, r, "user:a")
-	load(t, r, k)
-	if n := testing.AllocsPerRun(1000, func() { r.Load(k) }); n != 0 {
-		t.Errorf("%v allocations for a hit", n)
+	fell("an absent key is written", v)
+	fell("and every reading of it falls", again)
+	v = read(false)
+	server.Do("set", "user:a", "1")
+	fell("the same value is written again", v)
+	v = read(false)
+	server.Do("del", "user:a")
+	fell("the key is deleted", v)
+	server.Do("set", "user:a", "1", "px", "100")
+	fell("the key ends", read(false))
+	server.Do("set", "user:a", "1", "px", "60000")
+	if v := read(true); time.Until(v.Until) > time.Minute || time.Until(v.Until) < 50*time.Second {
+		t.Errorf("read until %v", v.Until)
+	}
+	v = read(false)
+	server.Do("flushall")
+	fell("all is flushed", v)
+	v = read(false)
+	server.Do("client", "kill", "type", "normal")
+	fell("the connection is lost", v)
+	v = read(false)
+	server.Kill()
+	fell("the server is lost", v)
+	if n := testing.AllocsPerRun(1000, func() { v.Stands() }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// What falls out for want of room is what nobody uses.
+func TestTrackedIsBounded(t *testing.T) {
+	server := redistest.Start(t)
+	r, _ := open(t, server.URL())
+	r.tracked.most = 100 * slotSize
+	used, err := r.Load("user:used", time.Minute, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1000 {
+		v, err := r.Load(fmt.Sprint("user:", i), time.Minute, false)
+		if err != nil || v.slot == nil || !used.Stands() {
+			t.Fatalf("user %d: %+v, %v", i, v, err)
+		}
+	}
+	r.tracked.mu.Lock()
+	defer r.tracked.mu.Unlock()
+	if n := len(r.tracked.slots); n > 100 || n != r.tracked.order.Len() || r.tracked.size > r.tracked.most {
+		t.Errorf("%d slots, %d in order, %d bytes", n, r.tracked.order.Len(), r.tracked.size)
+	}
+	left := 0
+	for _, s := range r.tracked.slots {
+		left += s.bytes()
+	}
+	if left != r.tracked.size {
+		t.Errorf("%d bytes counted, %d there", r.tracked.size, left)
+	}
+}
+
+// Many read and write few keys at once: a reading that stands is what is there.
+func TestReadingsConcurrently(t *testing.T) {
+	server := redistest.Start(t)
+	r, _ := open(t, server.URL())
+	writer, _ := open(t, server.URL())
+	keys := [...]string{"user:a", "user:b", "user:c"}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			last := map[string]int{}
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				key := keys[i%3]
+				v, err := r.Load(key, time.Minute, i%2 == 0)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if v.Text == "" {
+					continue
+				}
+				n, _ := strconv.Atoi(v.Text)
+				if n < last[key] {
+					t.Errorf("%s went back from %d to %d", key, last[key], n)
+				}
+				last[key] = n
+			}
+		})
+	}
+	const writes = 2000
+	for n := 1; n <= writes; n++ {
+		if err := writer.Set(t.Context(), keys[n%3], strconv.Itoa(n), time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	wg.Wait()
+	for n := writes - 2; n <= writes; n++ {
+		redistest.Eventually(t, "the last value is seen", func() bool { return load(t, r, keys[n%3]) == strconv.Itoa(n) })
 	}
 }
 
@@ -156,7 +261,7 @@ func TestRedisCommands(t *testing.T) {
 func TestRedisDownAtStart(t *testing.T) {
 	server := redistest.Stopped(t)
 	r, heard := open(t, server.URL())
-	if _, err := r.Ref("user:a", time.Minute, false); !errors.Is(err, ErrAway) {
+	if _, err := r.Load("user:a", time.Minute, false); !errors.Is(err, ErrAway) {
 		t.Errorf("got %v", err)
 	}
 	if !r.Away() || r.Outages() != 1 {
@@ -164,7 +269,7 @@ func TestRedisDownAtStart(t *testing.T) {
 	}
 	server.Start()
 	redistest.Eventually(t, "Redis is found", func() bool { return !r.Away() })
-	if v := load(t, r, ref(t, r, "user:a")); v != "" {
+	if v := load(t, r, "user:a"); v != "" {
 		t.Errorf("got %q", v)
 	}
 	if got := heard.String(); !strings.HasPrefix(got, "redis is away: ") || !strings.HasSuffix(got, "\nredis is back") {
@@ -175,7 +280,7 @@ func TestRedisDownAtStart(t *testing.T) {
 func TestRedisKilledAndRestarted(t *testing.T) {
 	server := redistest.Start(t)
 	r, heard := open(t, server.URL())
-	k := ref(t, r, "user:a")
+	k := "user:a"
 	server.Do("set", "user:a", "1")
 	redistest.Eventually(t, "the value is read", func() bool { return load(t, r, k) == "1" })
 	id, err := r.RunID(t.Context(), "user:a")
@@ -184,7 +289,7 @@ func TestRedisKilledAndRestarted(t *testing.T) {
 	}
 
 	server.Kill()
-	redistest.Eventually(t, "its end is noticed", func() bool { _, err := r.Load(k); return errors.Is(err, ErrAway) })
+	redistest.Eventually(t, "its end is noticed", func() bool { _, err := r.Load(k, time.Minute, false); return errors.Is(err, ErrAway) })
 	if n := r.Outages(); n != 1 {
 		t.Errorf("outage %d", n)
 	}
@@ -197,7 +302,7 @@ func TestRedisKilledAndRestarted(t *testing.T) {
 		t.Errorf("another process has the same name %q: %v", now, err)
 	}
 	server.Kill()
-	redistest.Eventually(t, "its end is noticed", func() bool { _, err := r.Load(k); return errors.Is(err, ErrAway) })
+	redistest.Eventually(t, "its end is noticed", func() bool { _, err := r.Load(k, time.Minute, false); return errors.Is(err, ErrAway) })
 	if n := r.Outages(); n != 2 {
 		t.Errorf("outage %d", n)
 	}
@@ -210,28 +315,28 @@ func TestRedisKilledAndRestarted(t *testing.T) {
 func TestRedisFrozen(t *testing.T) {
 	server := redistest.Start(t)
 	r, _ := open(t, server.URL())
-	k := ref(t, r, "user:a")
+	k := "user:a"
 	server.Do("set", "user:a", "1")
 	redistest.Eventually(t, "the value is read", func() bool { return load(t, r, k) == "1" })
 
 	start := time.Now()
 	server.Freeze()
-	redistest.Eventually(t, "the partition is noticed", func() bool { _, err := r.Load(k); return err != nil })
+	redistest.Eventually(t, "the partition is noticed", func() bool { _, err := r.Load(k, time.Minute, false); return err != nil })
 	if d := time.Since(start); d > 3*time.Second {
 		t.Errorf("noticed after %v", d)
 	}
 	start = time.Now()
-	if _, err := r.Load(k); !errors.Is(err, ErrAway) || time.Since(start) > callLimit/2 {
+	if _, err := r.Load(k, time.Minute, false); !errors.Is(err, ErrAway) || time.Since(start) > callLimit/2 {
 		t.Errorf("a call during the outage: %v after %v", err, time.Since(start))
 	}
 	server.Thaw()
-	redistest.Eventually(t, "it is found again", func() bool { v, err := r.Load(k); return v == "1" && err == nil })
+	redistest.Eventually(t, "it is found again", func() bool { v, err := r.Load(k, time.Minute, false); return v.Text == "1" && err == nil })
 }
 
 func TestRedisConnectionKilled(t *testing.T) {
 	server := redistest.Start(t)
 	r, heard := open(t, server.URL())
-	k := ref(t, r, "user:a")
+	k := "user:a"
 	server.Do("set", "user:a", "1")
 	load(t, r, k)
 	for range 20 {
@@ -253,7 +358,7 @@ func TestRedisWithoutTracking(t *testing.T) {
 		t.Errorf("tracking %v, away %v, said %q", r.Tracking(), r.Away(), heard)
 	}
 	server.Do("set", "user:a", "1")
-	k := ref(t, r, "user:a")
+	k := "user:a"
 	if v := load(t, r, k); v != "1" {
 		t.Errorf("got %q", v)
 	}
@@ -280,7 +385,7 @@ func TestRedisLeastPrivilege(t *testing.T) {
 	if done, err := r.Swap(ctx, "user:a", "mine", "x", time.Minute); !done || err != nil {
 		t.Error(done, err)
 	}
-	if v := load(t, r, ref(t, r, "user:a")); v != "x" {
+	if v := load(t, r, "user:a"); v != "x" {
 		t.Errorf("got %q", v)
 	}
 	if v, err := r.Get(ctx, "user:a"); err != nil || v[0].Text != "x" {

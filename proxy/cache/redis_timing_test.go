@@ -8,24 +8,22 @@ import (
 	"headgate/proxy/cache/redistest"
 )
 
-func BenchmarkRedisHit(b *testing.B) {
-	server := redistest.Start(b)
-	r, err := OpenRedis(RedisConfig{URL: server.URL()})
+func BenchmarkReadingStands(b *testing.B) {
+	r, err := OpenRedis(RedisConfig{URL: redistest.Start(b).URL()})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer r.Close()
-	refs := make([]Ref, 1000)
-	for i := range refs {
-		key := fmt.Sprint("user:", i)
-		refs[i], _ = r.Ref(key, time.Hour, false)
-		r.Set(b.Context(), key, "1", time.Hour)
-		r.Load(&refs[i])
+	readings := make([]Reading, 1000)
+	for i := range readings {
+		if readings[i], err = r.Load(fmt.Sprint("user:", i), time.Hour, false); err != nil {
+			b.Fatal(err)
+		}
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if v, err := r.Load(&refs[i%len(refs)]); v != "1" || err != nil {
-			b.Fatal(v, err)
+		if !readings[i%len(readings)].Stands() {
+			b.Fatal("it fell")
 		}
 	}
 }

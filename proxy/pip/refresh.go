@@ -102,7 +102,7 @@ func (s *Source) refreshShared(ctx context.Context, e *entry, p *authz.Principal
 // renew is the turn of one replica. It says how long the next turn must wait.
 func (s *Source) renew(ctx context.Context, key string, e *entry, p *authz.Principal) (pause time.Duration, err error) {
 	there, err := s.redis.Get(ctx, key)
-	if err != nil || there[0].Text != e.context {
+	if err != nil || there[0].Text != e.context.Text {
 		return 0, err
 	}
 	runID, err := s.redis.RunID(ctx, key)
@@ -115,16 +115,16 @@ func (s *Source) renew(ctx context.Context, key string, e *entry, p *authz.Princ
 		s.disown(ctx, p)
 		return 0, err
 	case errors.Is(err, errNoUser):
-		s.redis.Swap(ctx, key, e.context, "", 0)
+		s.redis.Swap(ctx, key, e.context.Text, "", 0)
 		return 0, err
 	case err != nil:
 		return refreshPause, err
 	case r.Username != e.name: // the next request finds out what became of the user
-		s.redis.Swap(ctx, key, e.context, "", 0)
+		s.redis.Swap(ctx, key, e.context.Text, "", 0)
 		s.disown(ctx, p)
 		return 0, nil
 	}
-	stored, err := s.store(ctx, key, e.context, r, runID)
+	stored, err := s.store(ctx, key, e.context.Text, r, runID)
 	if err != nil || stored == nil {
 		return 0, err
 	}

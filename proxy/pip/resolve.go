@@ -140,29 +140,27 @@ func (s *Source) shared(ctx context.Context, p *authz.Principal) (*entry, *recor
 		return nil, stored, err
 	}
 	key := contextPrefix + lower(name)
-	if e.contextRef, err = s.redis.Ref(key, readLife, false); err != nil {
+	if e.context, err = s.redis.Load(key, readLife, false); err != nil {
 		return nil, nil, err
 	}
-	if e.context, err = s.redis.Load(&e.contextRef); err != nil {
-		return nil, nil, err
-	}
-	if isClaim(e.context) {
+	text := e.context.Text
+	if isClaim(text) {
 		return nil, nil, errWait
 	}
-	if e.context != "" {
+	if text != "" {
 		// The process is asked after the value was read: if the connection moved to
 		// another in between, the two differ and the value is not used.
 		runID, err := s.redis.RunID(ctx, key)
 		if err != nil {
 			return nil, nil, err
 		}
-		if r := s.read(e.context, name, runID, p); r != nil {
+		if r := s.read(text, name, runID, p); r != nil {
 			latency.Since(readSeconds, start)
 			return s.entry(e, name, r), nil, nil
 		}
 		unusable.Inc()
 	}
-	stored, err := s.fill(ctx, p, name, e.context)
+	stored, err := s.fill(ctx, p, name, text)
 	return nil, stored, err
 }
 
@@ -176,21 +174,22 @@ func (s *Source) name(e *entry, p *authz.Principal) (string, error) {
 		}
 		return a.name, nil
 	}
-	var until time.Time
 	var err error
-	if e.aliasRef, err = s.redis.Ref(aliasKey(p), readLife, stranger(p)); err != nil {
+	if e.alias, err = s.redis.Load(aliasKey(p), readLife, stranger(p)); err != nil {
 		return "", err
 	}
-	if e.alias, until, err = s.redis.LoadUntil(&e.aliasRef); err != nil {
-		return "", err
-	}
-	if isClaim(e.alias) {
+	e.shared = true
+	name := e.alias.Text
+	if isClaim(name) {
 		return "", errWait
 	}
-	if e.alias != "" && stranger(p) {
-		e.aliasEnds = s.now() + time.Until(until)
+	if name != "" && stranger(p) {
+		e.aliasEnds = s.now() + keyAliasLife
+		if s.redis.Tracking() {
+			e.aliasEnds = s.now() + time.Until(e.alias.Until)
+		}
 	}
-	return e.alias, nil
+	return name, nil
 }
 
 // read decodes a context, unless it is not one for p: then it is nil.
@@ -208,6 +207,9 @@ func (s *Source) entry(e *entry, name string, r *record) *entry {
 	e.name, e.record, e.user, e.asOf = name, r, r.user(), r.Fetched
 	e.checked, e.fetched = s.now(), s.since(r.Fetched)
 	e.ends = min(e.fetched+s.cfg.Life, e.aliasEnds)
+	if !e.here {
+		e.ends = min(e.ends, e.checked+readLife)
+	}
 	due := e.fetched + jitter(s.cfg.RefreshAfter)
 	if e.aliasEnds < never {
 		due = min(due, e.aliasEnds-keyAliasRenewal)

@@ -26,7 +26,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sync/singleflight"
 
@@ -207,9 +206,10 @@ type entry struct {
 	once   bool    // good for the requests that waited for it and no others
 	claims bool    // made from verified claims and nothing else
 
-	// What Redis said, and the references to ask it again.
-	aliasRef, contextRef cache.Ref
-	alias, context       string
+	// What Redis said, and whether it still stands by it. Aliases of guessable
+	// keys are not in Redis.
+	shared         bool
+	alias, context cache.Reading
 
 	// Where the process is asked instead.
 	here   bool
@@ -270,18 +270,8 @@ func (s *Source) stands(e *entry, now time.Duration) bool {
 	case !s.redis.Tracking():
 		return now-e.checked < untrackedLife
 	}
-	if e.alias != "" {
-		if alias, err := s.redis.Load(&e.aliasRef); err != nil || !same(alias, e.alias) {
-			return false
-		}
-	}
-	context, err := s.redis.Load(&e.contextRef)
-	return err == nil && same(context, e.context)
+	return (!e.shared || e.alias.Stands()) && e.context.Stands()
 }
-
-// same reports whether two strings are the same bytes in memory. The entry holds
-// the one, so its memory cannot have been given to another value meanwhile.
-func same(a, b string) bool { return unsafe.StringData(a) == unsafe.StringData(b) && len(a) == len(b) }
 
 // served keeps count of the age of what was served and starts a refresh when it
 // is time.

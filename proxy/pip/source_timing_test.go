@@ -51,6 +51,7 @@ func BenchmarkSubjectWarmParallel(b *testing.B) {
 	users := manyUsers(b, s, a)
 	ctx := context.Background()
 	b.ReportAllocs()
+	b.ResetTimer()
 	b.RunParallel(func(pb *testing.PB) {
 		for i := 0; pb.Next(); i++ {
 			s.Subject(ctx, users[i%benchUsers])

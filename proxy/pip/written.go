@@ -22,13 +22,10 @@ func (s *Source) written(p *authz.Principal) (*authz.Subject, error) {
 		name = p.ID
 	}
 	now := s.now()
-	e := &entry{user: authz.User{ID: p.ID, Username: name}, checked: now, ends: now + s.cfg.Life}
+	e := &entry{user: authz.User{ID: p.ID, Username: name}, checked: now, ends: now + readLife}
 	var err error
-	if e.contextRef, err = s.redis.Ref(contextPrefix+p.ID, readLife, false); err == nil {
-		e.context, err = s.redis.Load(&e.contextRef)
-	}
-	if err == nil && e.context != "" {
-		e.user.Attributes, err = compact(e.context)
+	if e.context, err = s.redis.Load(contextPrefix+p.ID, readLife, false); err == nil && e.context.Text != "" {
+		e.user.Attributes, err = compact(e.context.Text)
 	}
 	if err != nil {
 		return nil, authz.Refuse(authz.ErrUnavailable, "the user context is not available").Because(err)
