@@ -20,6 +20,9 @@ type warning struct {
 }
 
 func (w *warning) about(problem string, cause error) {
+	if problem != w.last {
+		w.since = 0
+	}
 	switch {
 	case problem == "" && w.last != "":
 		w.log.Info().Msg("OPA is as it should be again")
