@@ -205,8 +205,8 @@ func TestNoDecision(t *testing.T) {
 			fmt.Fprint(w, allowR1)
 		},
 		"status 404": http.NotFound,
-		"status 204": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) },
-		"a redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, rulePath+"/", 301) },
+		"status 204": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"a redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, rulePath+"/", http.StatusMovedPermanently) },
 		"connection closed in the middle": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", strconv.Itoa(len(allowR1)+1))
 			fmt.Fprint(w, allowR1)
