@@ -24,6 +24,7 @@ var (
 	ErrUnauthenticated  = errors.New("invalid credential")       // 401
 	ErrForbidden        = errors.New("forbidden")                // 403, by a rule of the proxy, never by policy
 	ErrMethodNotAllowed = errors.New("method not allowed")       // 405
+	ErrSlowClient       = errors.New("slow client")              // 408
 	ErrBodyTooLarge     = errors.New("body too large")           // 413
 	ErrUnsupportedBody  = errors.New("unsupported body")         // 415
 	ErrNoDecision       = errors.New("no decision")              // 503: policy gave none

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/valyala/fasthttp"
+
 	"headgate/proxy/authz"
 )
 
@@ -58,6 +60,7 @@ func (h *Handler) authorize(x *exchange) error {
 	if err := h.ask(x, &authz.Input{Subject: x.subject, Resource: q.Resource, Action: q.Action, Context: about}); err != nil {
 		return err
 	}
+	x.answer(fasthttp.StatusOK)
 	x.rc.Response.Header.SetContentType("application/json")
 	x.rc.Response.Header.Set("Cache-Control", "no-store")
 	x.rc.Response.SetBodyRaw(x.appendAnswer(nil))

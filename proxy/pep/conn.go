@@ -70,11 +70,10 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline is how fasthttp starts to wait for a header.
-func (c *conn) SetReadDeadline(t time.Time) error {
+// next forgets what was true of the request before.
+func (c *conn) next() {
 	c.inBody.Store(false)
 	c.lingers.Store(false)
-	return c.Conn.SetReadDeadline(t)
 }
 
 func (c *conn) SetWriteDeadline(t time.Time) error {
@@ -87,7 +86,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 }
 
 func (c *conn) SetDeadline(t time.Time) error {
-	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+	return errors.Join(c.Conn.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
 func (c *conn) Close() error {
@@ -109,10 +108,11 @@ func lingeringClose(nc net.Conn) error {
 	return nc.Close()
 }
 
-// ours finds the connection of a request below TLS; nil for a listener that is
-// not ours.
-func ours(rc *fasthttp.RequestCtx) *conn {
-	c := rc.Conn()
+// ours finds the connection of a request; nil for a listener that is not ours.
+func ours(rc *fasthttp.RequestCtx) *conn { return below(rc.Conn()) }
+
+// below finds our connection below TLS.
+func below(c net.Conn) *conn {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
+	"github.com/valyala/fasthttp"
 )
 
 // reset ends a connection without the client having read anything.
@@ -70,6 +71,7 @@ func TestReadDeadlines(t *testing.T) {
 	if _, err := c.Read(p); err != nil {
 		t.Errorf("in a body: %v", err)
 	}
+	follow(c, fasthttp.StateIdle)
 	if err := c.SetReadDeadline(past); err != nil {
 		t.Fatal(err)
 	}

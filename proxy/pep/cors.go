@@ -21,7 +21,7 @@ func (h *Handler) preflight(x *exchange) error {
 	if !h.knownOrigin(x.head.origin) {
 		return authz.Refuse(authz.ErrForbidden, "this origin may not use the API from a browser")
 	}
-	x.rc.SetStatusCode(fasthttp.StatusNoContent)
+	x.answer(fasthttp.StatusNoContent)
 	header := &x.rc.Response.Header
 	header.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, PATCH, DELETE")
 	if wanted := x.rc.Request.Header.Peek("Access-Control-Request-Headers"); len(wanted) > 0 {

@@ -93,7 +93,7 @@ func (x *exchange) json(status int, body any) error {
 	if err != nil {
 		panic("BUG: an answer of ours is no JSON: " + err.Error())
 	}
-	x.rc.SetStatusCode(status)
+	x.answer(status)
 	x.rc.Response.Header.SetContentType("application/json")
 	x.rc.Response.Header.Set("Cache-Control", "no-store")
 	x.rc.Response.SetBodyRaw(b)

@@ -848,6 +848,27 @@ func TestHealthAndReady(t *testing.T) {
 	}
 }
 
+// Every answer of ours has one Date.
+func TestDate(t *testing.T) {
+	f := serve(t, func(h *Handler) { h.Origins = []string{"https://app.example"} })
+	for _, raw := range []string{
+		get("/health"),
+		get("/nowhere"),
+		get("/api/files", "Authorization: Bearer bad"),
+		request("OPTIONS", "/api/files", "", "Origin: https://app.example", "Access-Control-Request-Method: PUT"),
+		request("POST", "/authorize", `{"resource":"items","action":"read","context":{}}`),
+		"hello there\r\n\r\n",
+	} {
+		a := f.send(t, raw)
+		dates := a.header["Date"]
+		if len(dates) != 1 {
+			t.Errorf("%q: Date %q in %v", raw, dates, a)
+		} else if _, err := http.ParseTime(dates[0]); err != nil {
+			t.Errorf("%q: %v", raw, err)
+		}
+	}
+}
+
 // Where the API has the root to itself, our endpoints move away.
 func TestOwnPrefix(t *testing.T) {
 	f := serve(t, func(h *Handler) { h.OwnPrefix = "/-" })

@@ -37,9 +37,15 @@ var errLoneLF = errors.New("a line ends in a lone LF")
 
 // follow is told of the states of connections by the server.
 func follow(c net.Conn, state fasthttp.ConnState) {
-	own, ok := c.(*conn)
-	if !ok {
+	own := below(c)
+	if own == nil {
 		return
+	}
+	if state == fasthttp.StateIdle {
+		own.next()
+	}
+	if c != net.Conn(own) {
+		return // what is read below TLS is no header
 	}
 	switch l := &own.lines; {
 	case state == fasthttp.StateNew, state == fasthttp.StateIdle:

@@ -42,7 +42,7 @@ func statusOf(err error) int {
 		return fasthttp.StatusGatewayTimeout
 	case errors.Is(err, authz.ErrUpstream):
 		return fasthttp.StatusBadGateway
-	case errors.Is(err, errSlowClient):
+	case errors.Is(err, authz.ErrSlowClient):
 		return fasthttp.StatusRequestTimeout
 	case errors.Is(err, errHeaderTooLarge):
 		return fasthttp.StatusRequestHeaderFieldsTooLarge
@@ -52,7 +52,7 @@ func statusOf(err error) int {
 }
 
 var (
-	errSlowClient     = errors.New("the request did not arrive in time")
+	errSlowClient     = authz.Refuse(authz.ErrSlowClient, "the request did not arrive in time")
 	errHeaderTooLarge = errors.New("the request header is too large")
 )
 
@@ -62,8 +62,7 @@ func (h *Handler) refuse(x *exchange) {
 	answer := &x.rc.Response
 	// What was not understood may not end where we think it does.
 	last := status == fasthttp.StatusBadRequest || status == fasthttp.StatusMethodNotAllowed || answer.ConnectionClose()
-	answer.Reset()
-	answer.SetStatusCode(status)
+	x.answer(status)
 	if last {
 		answer.SetConnectionClose()
 	}
@@ -82,6 +81,13 @@ func (h *Handler) refuse(x *exchange) {
 	linger(x.rc)
 }
 
+// answer begins an answer of our own. A Reset brings back the Date, which every
+// such answer has (RFC 9110, 6.6.1) and which is off for the API's, that have theirs.
+func (x *exchange) answer(status int) {
+	x.rc.Response.Reset()
+	x.rc.SetStatusCode(status)
+}
+
 // messageOf is what the client may read of an error: the words of a refusal, the
 // code of policy's reason, or nothing but the status.
 func messageOf(err error, decision *authz.Decision) string {
@@ -94,7 +100,7 @@ func messageOf(err error, decision *authz.Decision) string {
 		return "denied"
 	case errors.As(err, &refusal):
 		return refusal.Message
-	case errors.Is(err, errNotFound), errors.Is(err, errSlowClient), errors.Is(err, errHeaderTooLarge):
+	case errors.Is(err, errNotFound), errors.Is(err, errHeaderTooLarge):
 		return err.Error()
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		return "the body is too large"

@@ -66,7 +66,7 @@ func (u *upload) copy() {
 	defer func() {
 		// Nobody above us would catch it: the process would end.
 		if r := recover(); r != nil {
-			u.readErr = fmt.Errorf("panic while reading the request body: %v", r)
+			u.readErr = fmt.Errorf("%w: %v", errPanic, r)
 		}
 	}()
 	// Room before and behind the data for the framing of a chunk: up to four
@@ -110,7 +110,10 @@ func (u *upload) copy() {
 	}
 }
 
-var errAborted = errors.New("answered before the body was complete")
+var (
+	errAborted = errors.New("answered before the body was complete")
+	errPanic   = errors.New("BUG: panic while reading the request body")
+)
 
 // frameChunk puts the size line and the line end around the n bytes at start,
 // where there is room for them, and returns the whole.

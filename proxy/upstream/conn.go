@@ -75,6 +75,7 @@ type pool struct {
 	addr    string
 	tls     *tlsSource // nil for http
 	max     int32
+	timeout time.Duration // of a dial
 	open    atomic.Int32
 	waiting atomic.Int32
 	freed   chan struct{} // a token says: look again
@@ -90,15 +91,16 @@ type shard struct {
 	_    [32]byte // a cache line of its own
 }
 
-func newPool(addr string, tls *tlsSource, max int) *pool {
+func newPool(addr string, tls *tlsSource, max int, timeout time.Duration) *pool {
 	p := &pool{
-		addr:   addr,
-		tls:    tls,
-		max:    int32(max),
-		freed:  make(chan struct{}, 1),
-		shards: make([]shard, min(runtime.GOMAXPROCS(0), 16)),
-		stop:   make(chan struct{}),
-		done:   make(chan struct{}),
+		addr:    addr,
+		tls:     tls,
+		max:     int32(max),
+		timeout: timeout,
+		freed:   make(chan struct{}, 1),
+		shards:  make([]shard, min(runtime.GOMAXPROCS(0), 16)),
+		stop:    make(chan struct{}),
+		done:    make(chan struct{}),
 	}
 	p.dialer.DNSCacheDuration = dnsCache
 	go p.tidy()
@@ -226,7 +228,7 @@ func (p *pool) discard(c *conn) {
 // dial makes a connection; the caller has counted it.
 func (p *pool) dial() (*conn, error) {
 	dials.Inc()
-	nc, err := p.connect(time.Now().Add(dialTimeout))
+	nc, err := p.connect(time.Now().Add(p.timeout))
 	if err != nil {
 		p.open.Add(-1)
 		p.wake()

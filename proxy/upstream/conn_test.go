@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -21,8 +22,11 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"headgate/proxy/authz"
 )
 
 // A kept connection ends as the next request comes. What the API has not begun
@@ -227,6 +231,52 @@ func TestUnreachable(t *testing.T) {
 	if n := p.f.Open(); n != 0 {
 		t.Errorf("%d connections are open", n)
 	}
+}
+
+// An API that lets connections hang is not waited for longer than its answer
+// would be.
+func TestBlackHole(t *testing.T) {
+	addr := blackHole(t)
+	cfg := config(addr)
+	cfg.FirstByteTimeout = 100 * time.Millisecond
+	p := front(t, cfg, nil)
+	if got := p.send(t, get("")); !strings.HasPrefix(got, "HTTP/1.1 504 ") {
+		t.Errorf("got %q", got)
+	}
+	if err := <-p.errs; !errors.Is(err, authz.ErrUpstreamTimeout) {
+		t.Errorf("error %v", err)
+	}
+	if n := p.f.Open(); n != 0 {
+		t.Errorf("%d connections are open", n)
+	}
+}
+
+// blackHole is an address where connections are neither made nor refused: a
+// socket that listens and never accepts, with its queue full.
+func blackHole(t *testing.T) (addr string) {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Close(fd) })
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}), syscall.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	at, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr = fmt.Sprintf("127.0.0.1:%d", at.(*syscall.SockaddrInet4).Port)
+	for range 16 {
+		c, err := net.DialTimeout("tcp", addr, 200*time.Millisecond)
+		if err != nil {
+			return addr
+		}
+		t.Cleanup(func() { c.Close() })
+	}
+	t.Skip("this system makes connections that nobody accepts without end")
+	return ""
 }
 
 // Ping connects and asks nothing.

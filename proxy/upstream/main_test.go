@@ -261,6 +261,7 @@ func (quiet) Printf(string, ...any) {}
 func statusOf(err error) int {
 	for kind, status := range map[error]int{
 		authz.ErrMalformed:       400,
+		authz.ErrSlowClient:      408,
 		authz.ErrUpstream:        502,
 		authz.ErrUnavailable:     503,
 		authz.ErrUpstreamTimeout: 504,

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -19,6 +20,7 @@ import (
 // behind them, and what is left of the body as a stream.
 type request struct {
 	buf    []byte
+	body   []byte   // a body in memory that is too large to be copied behind the head
 	tokens [][]byte // what Connection lines name beyond the usual
 	xff    []byte   // X-Forwarded-For of a trusted peer
 
@@ -33,7 +35,7 @@ type request struct {
 var requests = sync.Pool{New: func() any { return &request{buf: make([]byte, 0, 4096)} }}
 
 func (q *request) release() {
-	q.stream = nil
+	q.stream, q.body = nil, nil
 	clear(q.tokens)
 	if cap(q.buf) <= 2*smallBody {
 		requests.Put(q)
@@ -236,13 +238,28 @@ func (q *request) sign(f *Forwarder, rc *fasthttp.RequestCtx, g *authz.Grant, pr
 	return nil
 }
 
-// load puts a body that is in memory, or small, behind the head.
+// write sends the head and what of the body is in memory.
+func (q *request) write(c *conn) (int64, error) {
+	if q.body == nil {
+		n, err := c.Write(q.buf)
+		return int64(n), err
+	}
+	both := net.Buffers{q.buf, q.body}
+	return both.WriteTo(c.Conn)
+}
+
+// load puts a small body behind the head. One that is in memory already is not
+// copied unless it is small: its memory has been accounted for once.
 func (q *request) load(rc *fasthttp.RequestCtx, idle time.Duration) error {
 	if q.length <= 0 || q.stream != nil && q.length > smallBody {
 		return nil
 	}
 	if q.stream == nil {
-		q.buf = append(q.buf, rc.Request.Body()...)
+		if body := rc.Request.Body(); len(body) > smallBody {
+			q.body = body
+		} else {
+			q.buf = append(q.buf, body...)
+		}
 		return nil
 	}
 	// The server has read so much before it called us.
@@ -259,14 +276,20 @@ func (q *request) load(rc *fasthttp.RequestCtx, idle time.Duration) error {
 }
 
 // broken is what a client's body that cannot be read comes to. A reader that
-// package pep put before the body says itself what is wrong.
+// package pep put before the body says itself what is wrong. The error goes no
+// further: it may quote a trailer.
 func broken(err error) error {
 	var refusal *authz.Refusal
-	if errors.As(err, &refusal) {
+	switch {
+	case errors.As(err, &refusal):
 		return refusal
+	case errors.Is(err, errPanic):
+		return err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return authz.Refuse(authz.ErrSlowClient, "the request body did not arrive in time")
 	}
 	clientGone.Inc()
-	return authz.Refuse(authz.ErrMalformed, "the request body broke off").Because(err)
+	return authz.Refuse(authz.ErrMalformed, "the request body broke off")
 }
 
 // peer is the address of the client's end of the connection.

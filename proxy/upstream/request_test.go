@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"headgate/proxy/authz"
 
@@ -205,6 +206,47 @@ func TestBodyAlreadyRead(t *testing.T) {
 	seen := strings.Join(a.requests(), "")
 	if !strings.Contains(seen, "\r\nContent-Length: 5\r\n") || !strings.HasSuffix(seen, "\r\n\r\nhello") {
 		t.Errorf("the API saw %q", seen)
+	}
+}
+
+// A large one is sent from where it is: its memory is in a budget, a copy would
+// not be.
+func TestLargeBodyAlreadyRead(t *testing.T) {
+	body := bytes.Repeat([]byte("0123456789"), 100_000)
+	a := answering(t, okAnswer)
+	p := front(t, config(a.Addr().String()), func(rc *fasthttp.RequestCtx, _ *authz.Grant) {
+		rc.Request.SetBodyRaw(body)
+	})
+	p.send(t, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx")
+	seen := strings.Join(a.requests(), "")
+	if !strings.Contains(seen, "\r\nContent-Length: 1000000\r\n") || !strings.HasSuffix(seen, "\r\n\r\n"+string(body)) {
+		t.Errorf("the API saw %d bytes", len(seen))
+	}
+
+	var rc fasthttp.RequestCtx
+	rc.Request.SetBodyRaw(body)
+	q := request{length: int64(len(body))}
+	if err := q.load(&rc, time.Second); err != nil || cap(q.buf) != 0 || &q.body[0] != &body[0] {
+		t.Errorf("%d bytes were copied, %v", cap(q.buf), err)
+	}
+}
+
+// The reader of a body quotes what it does not understand. That must not get into
+// a record.
+func TestBrokenBodyIsNotQuoted(t *testing.T) {
+	for _, c := range []struct{ name, body string }{
+		{"trailer", "5\r\nhello\r\n0\r\nAuthorization Bearer s3cret\r\n\r\n"},
+		{"folded trailer", "0\r\n s3cret\r\n\r\n"},
+		{"chunk size", "s3cret\r\n"},
+	} {
+		p := front(t, config(answering(t, okAnswer).Addr().String()), nil)
+		got := p.send(t, "POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"+c.body)
+		if !strings.HasPrefix(got, "HTTP/1.1 400 ") || strings.Contains(got, "s3cret") {
+			t.Errorf("%s: got %q", c.name, got)
+		}
+		if err := <-p.errs; strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%s: error %v", c.name, err)
+		}
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 	"runtime"
 	"strconv"
 	"strings"
@@ -387,7 +386,7 @@ func TestStalledUpload(t *testing.T) {
 		p := front(t, cfg, nil)
 		got := p.send(t, fmt.Sprintf("POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s", c.length, strings.Repeat("x", 10_000)))
 		err := <-p.errs
-		if !strings.HasPrefix(got, "HTTP/1.1 400 ") || !errors.Is(err, authz.ErrMalformed) || !errors.Is(err, os.ErrDeadlineExceeded) {
+		if !strings.HasPrefix(got, "HTTP/1.1 408 ") || !errors.Is(err, authz.ErrSlowClient) {
 			t.Errorf("error %v, got %q", err, got)
 		}
 		if n := len(a.requests()); n != 0 || a.connections() != c.conns {
@@ -405,7 +404,7 @@ func TestBodyReaderRefuses(t *testing.T) {
 		want error
 	}{
 		{io.MultiReader(strings.NewReader("hello"), iotest.ErrReader(tooLarge)), authz.ErrBodyTooLarge},
-		{bufio.NewReader(nil), authz.ErrMalformed}, // panics
+		{bufio.NewReader(nil), errPanic},
 	} {
 		a := answering(t, okAnswer)
 		p := front(t, config(a.Addr().String()), func(rc *fasthttp.RequestCtx, _ *authz.Grant) {

@@ -75,7 +75,7 @@ type Config struct {
 
 const (
 	defaultMaxConns = 512
-	dialTimeout     = 5 * time.Second
+	dialTimeout     = 5 * time.Second // or FirstByteTimeout, where that is shorter
 	// A request waits this long for one of MaxConns to come free.
 	busyTimeout = 200 * time.Millisecond
 	// Tomcat closes an idle connection after 20 s; we must be first.
@@ -169,7 +169,7 @@ func New(cfg Config) (*Forwarder, error) {
 	if cfg.URL.Hostname() == "" {
 		return nil, fmt.Errorf("upstream %q names no host", cfg.URL.Redacted())
 	}
-	f.pool = newPool(net.JoinHostPort(cfg.URL.Hostname(), port), secure, cmp.Or(cfg.MaxConns, defaultMaxConns))
+	f.pool = newPool(net.JoinHostPort(cfg.URL.Hostname(), port), secure, cmp.Or(cfg.MaxConns, defaultMaxConns), min(dialTimeout, f.firstByte))
 	return f, nil
 }
 
@@ -208,8 +208,9 @@ func (f *Forwarder) trusts(rc *fasthttp.RequestCtx) bool {
 //
 // On an error nothing of an answer is in rc. The kinds are ErrUpstream,
 // ErrUpstreamTimeout, ErrUnavailable (all connections are in use),
-// ErrObligation (the context header does not fit), and ErrMalformed (the
-// request cannot be passed on, or its body broke off).
+// ErrObligation (the context header does not fit), ErrMalformed (the request
+// cannot be passed on, or its body broke off) and ErrSlowClient (its body did not
+// come).
 //
 // A request is sent once. It is sent again, on a new connection, only when a
 // kept connection turned out dead: nothing could be written, or a GET, HEAD or
@@ -249,7 +250,7 @@ func (f *Forwarder) exchange(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q
 		f.pool.discard(c)
 		return c.reused, lost(err)
 	}
-	n, err := c.Write(q.buf)
+	n, err := q.write(c)
 	if err != nil && (n == 0 || q.stream != nil) {
 		f.pool.discard(c)
 		return n == 0 && c.reused && !errors.Is(err, os.ErrDeadlineExceeded), lost(err)
