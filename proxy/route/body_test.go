@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -95,6 +96,40 @@ func TestBody(t *testing.T) {
 		{"wrong end", "application/xml", `<t><office-id>SPK</t></office-id>`, "malformed request"},
 		{"not UTF-8", "application/xml", "<t><x>\xff</x><office-id>SPK</office-id></t>", "malformed request"},
 		{"too deep", "application/xml", strings.Repeat("<a>", maxDepth+1) + strings.Repeat("</a>", maxDepth+1), "malformed request"},
+		{"as deep as allowed, XML", "application/xml", "<t>" + strings.Repeat("<a>", maxDepth-1) + strings.Repeat("</a>", maxDepth-1) + "<office-id>SPK</office-id></t>", ok},
+		{"white space in tags", "application/xml", "<t \n><office-id\t>SPK</office-id\r\n></t >\n", ok},
+		{"the five entities", "application/xml", `<t a="&lt;&quot;"><x>]]&gt;&amp;&apos;</x><office-id>SPK</office-id></t>`, ok},
+		{"text of several lines", "application/xml", "<t><name>A.a\rb\r\nc<![CDATA[&d;\r]]>&#13;.x</name><office-id>SPK</office-id></t>", ok + " parameter=a\nb\nc&d;\n\r"},
+		{"text beyond ASCII", "application/xml", `<t a="é"><name>A.&#xe9;ü&#127754;.x</name><office-id>SPK</office-id></t>`, ok + " parameter=éü🌊"},
+		{"a prefix of a prefix", "application/xml", `<a:b:t/>`, "malformed request"},
+		{"no prefix before the colon", "application/xml", `<:t/>`, "malformed request"},
+		{"no name behind the colon", "application/xml", `<t:/>`, "malformed request"},
+		{"a name beyond ASCII", "application/xml", `<tä/>`, "malformed request"},
+		{"a name that begins with a digit", "application/xml", `<1t/>`, "malformed request"},
+		{"instruction", "application/xml", `<?xml-stylesheet href="x"?><t><office-id>SPK</office-id></t>`, "malformed request"},
+		{"instruction behind", "application/xml", `<t><office-id>SPK</office-id></t><?a?>`, "malformed request"},
+		{"byte order mark, XML", "application/xml", "\ufeff<t><office-id>SPK</office-id></t>", "malformed request"},
+		{"CDATA outside", "application/xml", `<![CDATA[ ]]><t><office-id>SPK</office-id></t>`, "malformed request"},
+		{"reference outside", "application/xml", `&#32;<t><office-id>SPK</office-id></t>`, "malformed request"},
+		{"a NUL in a text", "application/xml", "<t><x>\x00</x><office-id>SPK</office-id></t>", "malformed request"},
+		{"a control in a comment", "application/xml", "<t><!--\x01--><office-id>SPK</office-id></t>", "malformed request"},
+		{"a control in CDATA", "application/xml", "<t><![CDATA[\x1f]]><office-id>SPK</office-id></t>", "malformed request"},
+		{"no character", "application/xml", "<t><x>\ufffe</x><office-id>SPK</office-id></t>", "malformed request"},
+		{"reference to NUL", "application/xml", `<t><x>&#0;</x><office-id>SPK</office-id></t>`, "malformed request"},
+		{"reference to half a pair", "application/xml", `<t><x>&#xd800;</x><office-id>SPK</office-id></t>`, "malformed request"},
+		{"reference beyond Unicode", "application/xml", `<t><x>&#x110000;</x><office-id>SPK</office-id></t>`, "malformed request"},
+		{"reference without end", "application/xml", `<t><x>&amp</x><office-id>SPK</office-id></t>`, "malformed request"},
+		{"end of CDATA in a text", "application/xml", `<t><x>]]></x><office-id>SPK</office-id></t>`, "malformed request"},
+		{"comment with two dashes", "application/xml", `<t><!-- -- --><office-id>SPK</office-id></t>`, "malformed request"},
+		{"comment without end", "application/xml", `<t><office-id>SPK</office-id></t><!-- `, "malformed request"},
+		{"attribute without quotes", "application/xml", `<t a=1><office-id>SPK</office-id></t>`, "malformed request"},
+		{"attribute without value", "application/xml", `<t a><office-id>SPK</office-id></t>`, "malformed request"},
+		{"attributes that touch", "application/xml", `<t a="1"b="2"><office-id>SPK</office-id></t>`, "malformed request"},
+		{"tag in an attribute", "application/xml", `<t a="<"><office-id>SPK</office-id></t>`, "malformed request"},
+		{"any attribute twice", "application/xml", `<t a="1" a="2"><office-id>SPK</office-id></t>`, "malformed request"},
+		{"tag without end", "application/xml", `<t><office-id>SPK</office-id></t`, "malformed request"},
+		{"a text without end", "application/xml", `<t><office-id>SPK`, "malformed request"},
+		{"a name that is a book", "application/xml", `<t><office-id>SPK</office-id><name>A.` + strings.Repeat("x", maxKept) + `</name></t>`, "malformed request"},
 	} {
 		if got := table.meaning(request{"POST", "/cwms-data/timeseries", c.contentType, c.body}); got != c.want {
 			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
@@ -110,6 +145,26 @@ func TestBody(t *testing.T) {
 	if got := table.meaning(request{"POST", "/cwms-data/ratings", "application/xml", `<r><a office-id="SPK" Office-ID="SWT"/></r>`}); got != "malformed request" {
 		t.Errorf("an attribute twice: %s", got)
 	}
+	const attributes = "ratings create /ratings "
+	for _, c := range []struct{ name, body, want string }{
+		{"attributes at any depth", `<r><a office-id='SPK'/><b><c x:Office-Id="&#83;WT"></c></b></r>`, attributes + "[SPK SWT] many"},
+		{"with two prefixes", `<r><a x:office-id="SPK" y:office-id="SWT"/></r>`, "malformed request"},
+		{"on two lines", "<r><a office-id=\"SPK\n\"/></r>", "malformed request"},
+		{"as many as allowed", "<r office-id='SPK'" + manyAttributes(maxAttributes-1) + "/>", attributes + "[SPK] one"},
+		{"one more", "<r office-id='SPK'" + manyAttributes(maxAttributes) + "/>", "malformed request"},
+	} {
+		if got := table.meaning(request{"POST", "/cwms-data/ratings", "application/xml", c.body}); got != c.want {
+			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
+		}
+	}
+}
+
+func manyAttributes(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, " a%d=''", i)
+	}
+	return b.String()
 }
 
 func TestBodyWithContentEncoding(t *testing.T) {
@@ -271,12 +326,14 @@ func naiveAttr(n *xmlNode, name string) (found []string) {
 	return found
 }
 
-// The walk over tokens accepts nothing that encoding/xml refuses as a document,
-// and finds every office that is there.
+// The scanner accepts nothing that encoding/xml refuses as a document, and finds
+// every office that is there.
 func FuzzXML(f *testing.F) {
 	for i, seed := range []string{
 		`<t><office-id>SPK</office-id></t>`, `<?xml version="1.0"?><r><a office-id="SPK"/><b><c office-id='SWT'/></b></r>`, `<a:t xmlns:a="x"><a:office-id>S&#80;K</a:office-id></a:t>`,
 		`<t><office-id>S<!-- -->PK</office-id></t>`, `<!DOCTYPE t><t/>`, `<t><office-id><![CDATA[SPK]]></office-id></t>`, `<t></u>`, `<t/><t/>`,
+		`<r a="]]>" b='"'><x c = "&#x9;"/>]] ></r >`, "<t>\r\n<![CDATA[]]]]><![CDATA[>]]></t>", `<t xmlns:office-id="SPK" p:office-id="SWT"/>`, `<t><office-id>&#32;</office-id></t>`,
+		"<?xml version = '1.0'\tstandalone=\"no\" ?>\n<!----><t/>", `<T><Office-Id>a</Office-Id></T>`, `<t><!-->--></t>`, `<t:office-id office-id="&quot;"/>`,
 	} {
 		f.Add([]byte(seed), i)
 	}

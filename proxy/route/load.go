@@ -416,7 +416,7 @@ func parseLocator(s string, k kind) (at locator, err error) {
 		_, err = parsePointer(at.name)
 	case "xml":
 		at.source = inXML
-		at.steps, at.deep, err = parseXMLPath(at.name)
+		at.steps, at.attribute, at.deep, err = parseXMLPath(at.name)
 	default:
 		err = errors.New("is not a locator: write query NAME, path NAME, json POINTER or xml PATH")
 	}

@@ -135,12 +135,13 @@ type locator struct {
 
 	// bounds: the API acts on this office and no other. A value that does not
 	// bound is named beside it: it must be allowed too but never stands in.
-	bounds  bool
-	segment int      // inPath: index of the segment
-	target  int      // param, attribute: index of the name
-	layout  layout   // cursor
-	steps   []string // inXML: the parts of the path, folded
-	deep    bool     // inXML: the steps match at any depth
+	bounds    bool
+	segment   int      // inPath: index of the segment
+	target    int      // param, attribute: index of the name
+	layout    layout   // cursor
+	steps     []string // inXML: the elements of the path, in lower case
+	attribute string   // inXML: the attribute of the last of them, if it is one
+	deep      bool     // inXML: the path matches at any depth
 }
 
 // Match is what a request means to policy. The zero value is ready for use.
