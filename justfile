@@ -26,7 +26,7 @@ opa:
 
 # all tests of the Go program; needs .bin/opa and redis-server
 test: opa
-    go test -race ./...
+    go test -race -p 1 ./...
 
 # tests of the policy
 test-policy: opa
