@@ -129,6 +129,9 @@ func OpenRedis(cfg RedisConfig) (*Redis, error) {
 		r.say.away(err)
 		r.work.Go(r.keepConnecting)
 	}
+	if opt.Sentinel.MasterSet != "" {
+		r.work.Go(r.watch)
+	}
 	return r, nil
 }
 
@@ -214,6 +217,17 @@ func newClient(opt rueidis.ClientOption) (rueidis.Client, error) {
 	}
 	opt.ForceSingleClient = false
 	return rueidis.NewClient(opt)
+}
+
+// watch asks a primary with replicas every second whether it may still write. One
+// that lost them all (min-replicas-to-write) may have been replaced behind a
+// partition, and deletions go to another now.
+func (r *Redis) watch() {
+	for r.sleep(time.Second) {
+		if !r.Away() {
+			r.Set(r.ctx, "user:probe:watch", "1", callLimit)
+		}
+	}
 }
 
 // cannotTrack tells a server that will never track keys from one that is busy.
@@ -340,10 +354,25 @@ func (r *Redis) failed(ctx context.Context, key string, i int, err error) error 
 	p := &r.parts[i]
 	if ctx.Err() == nil && r.ctx.Err() == nil && p.away.CompareAndSwap(false, true) {
 		p.outages.Add(1)
+		if l := r.link.Load(); l != nil && replaced(err) {
+			r.tracked.dropWhere(func(key string) bool { return l.part(key) == i })
+		}
 		r.say.away(err)
 		r.work.Go(func() { r.probe(key, p) })
 	}
 	return fmt.Errorf("%w: %w", ErrAway, err)
+}
+
+// replaced reports whether the server says that it may not be the one to ask any
+// more. Then what it told us before does not stand. Any other trouble leaves the
+// connection, and with it the promise to tell us of changes.
+func replaced(err error) bool {
+	e, ok := rueidis.IsRedisErr(err)
+	if !ok {
+		return false
+	}
+	code, _, _ := strings.Cut(e.Error(), " ")
+	return code == "NOREPLICAS" || code == "READONLY" || code == "MASTERDOWN" || code == "CLUSTERDOWN"
 }
 
 // probe waits until a key beside the one that failed can be written and read.

@@ -187,6 +187,17 @@ func (c *connection) dropAll() {
 	}
 }
 
+// dropWhere drops the keys that which picks.
+func (t *tracked) dropWhere(which func(key string) bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key, s := range t.slots {
+		if which(key) {
+			t.drop(s)
+		}
+	}
+}
+
 func (t *tracked) drop(s *slot) {
 	s.stands.Store(false)
 	delete(t.slots, s.key)
