@@ -26,9 +26,12 @@ holding contains "automated" if data_source == "AUTOMATED"
 
 holding contains "calculated" if data_source == "CALCULATED"
 
-holding contains "raw" if not derived
+holding contains "raw" if not input.context.data_source
 
-derived if upper(input.context.data_source) == "CALCULATED"
+holding contains "raw" if {
+	is_string(input.context.data_source)
+	upper(input.context.data_source) != "CALCULATED"
+}
 
 holding contains "calculation_described" if input.context.calculation_metadata != null
 

@@ -42,6 +42,7 @@ test_raw[label] if {
 		["manual", {"data_source": "MANUAL"}, true],
 		["calculated", {"data_source": "CALCULATED"}, false],
 		["calculated, in lower case", {"data_source": "calculated"}, false],
+		["no text", {"data_source": 1}, false],
 	]
 	question := fixtures.ask(fixtures.user("APIPROCESSOR"), "read", "timeseries", context)
 	fixtures.decide(question).allow == raw
