@@ -48,7 +48,8 @@ type Options struct {
 	Replicas int
 	// NoProxy starts everything else.
 	NoProxy bool
-	// FixedPorts takes the ports of the documentation instead of free ones.
+	// FixedPorts takes the ports of the documentation instead of free ones, and
+	// serves the bundle that is published in .bin/bundle.
 	FixedPorts bool
 	// ProfileDelay is the time that the API takes for a profile.
 	ProfileDelay time.Duration
@@ -169,6 +170,13 @@ func (s *Stack) start(ctx context.Context, o Options) error {
 		return err
 	}
 	s.Bundle = filepath.Join(s.dir, "bundle.tar.gz")
+	if o.FixedPorts {
+		// Where `just bundle` publishes.
+		s.Bundle = filepath.Join(s.tools.root, ".bin", "bundle", "bundle.tar.gz")
+		if err := os.MkdirAll(filepath.Dir(s.Bundle), 0o755); err != nil {
+			return err
+		}
+	}
 	s.OPA, s.API, s.Control = ports.url("opa"), ports.url("api"), ports.url("control")
 	s.Issuer = ports.url("issuer") + "/auth/realms/cwms"
 	l, err := net.Listen("tcp", ports.address("bundle"))
