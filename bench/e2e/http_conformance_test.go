@@ -18,7 +18,9 @@ func TestConformance(t *testing.T) {
 	st := stack.New(t, stack.Options{Env: map[string]string{"UPSTREAM_URL": "http://" + api.Addr() + "/cwms-data"}})
 	conformance.Run(t, conformance.Target{
 		Addr: strings.TrimPrefix(st.Proxy, "http://"), API: api, Auth: bearer(st.Tokens["HECADMIN"]) + "\r\n",
-		Allowed: func() int { return int(sum(scrape(t, st), `authorizer_proxy_authorization_decisions_total{decision="allow"`)) },
+		Allowed: func() int {
+			return int(sum(scrape(t, st), `authorizer_proxy_authorization_decisions_total{decision="allow"`))
+		},
 	})
 }
 
