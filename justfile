@@ -33,7 +33,7 @@ test-policy: opa
     cd opa && OPA_BIN="$PWD/../.bin/opa" go test ./...
 
 # build the policy bundle and publish it where the running stack reads it
-bundle out=".bin/bundle/bundle.tar.gz": opa
+bundle out=".bin/published/bundle.tar.gz": opa
     go run -C opa ./build -opa ../.bin/opa -out "{{absolute_path(out)}}"
 
 # gofmt, vet, staticcheck

@@ -49,7 +49,7 @@ type Options struct {
 	// NoProxy starts everything else.
 	NoProxy bool
 	// FixedPorts takes the ports of the documentation instead of free ones, and
-	// serves the bundle that is published in .bin/bundle.
+	// serves the bundle that is published in .bin/published.
 	FixedPorts bool
 	// ProfileDelay is the time that the API takes for a profile.
 	ProfileDelay time.Duration
@@ -172,7 +172,7 @@ func (s *Stack) start(ctx context.Context, o Options) error {
 	s.Bundle = filepath.Join(s.dir, "bundle.tar.gz")
 	if o.FixedPorts {
 		// Where `just bundle` publishes.
-		s.Bundle = filepath.Join(s.tools.root, ".bin", "bundle", "bundle.tar.gz")
+		s.Bundle = filepath.Join(s.tools.root, ".bin", "published", "bundle.tar.gz")
 		if err := os.MkdirAll(filepath.Dir(s.Bundle), 0o755); err != nil {
 			return err
 		}
