@@ -206,7 +206,9 @@ func TestNoDecision(t *testing.T) {
 		},
 		"status 404": http.NotFound,
 		"status 204": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
-		"a redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, rulePath+"/", http.StatusMovedPermanently) },
+		"a redirect": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, rulePath+"/", http.StatusMovedPermanently)
+		},
 		"connection closed in the middle": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", strconv.Itoa(len(allowR1)+1))
 			fmt.Fprint(w, allowR1)
