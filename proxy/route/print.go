@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -76,29 +77,30 @@ func (r *route) attributeName(at *locator) string {
 }
 
 // Explain writes what a match found: the parts of the question, then each
-// attribute with the locator that gave it.
+// attribute with the locator that gave it. A dash stands where there is nothing.
 func (m *Match) Explain(w io.Writer) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(name, value string) { fmt.Fprintf(tw, "%s\t%s\n", name, cmp.Or(value, "-")) }
 	c := &m.Context
-	fmt.Fprintf(tw, "resource\t%s\n", m.Resource)
-	fmt.Fprintf(tw, "action\t%s\n", m.Action)
-	fmt.Fprintf(tw, "method\t%s\n", c.Method)
-	fmt.Fprintf(tw, "route\t%s\n", c.Route)
-	fmt.Fprintf(tw, "subresource\t%s\n", c.Subresource)
-	fmt.Fprintf(tw, "offices\t%s\n", strings.Join(c.Offices, " "))
-	fmt.Fprintf(tw, "office_scope\t%s%s\n", c.Scope, m.because())
-	fmt.Fprintf(tw, "office_mask\t%s\n", c.Mask)
+	line("resource", m.Resource)
+	line("action", m.Action)
+	line("method", c.Method)
+	line("route", c.Route)
+	line("subresource", c.Subresource)
+	line("offices", strings.Join(c.Offices, " "))
+	line("office_scope", string(c.Scope)+m.because())
+	line("office_mask", c.Mask)
 	for _, p := range c.Params {
-		fmt.Fprintf(tw, "params.%s\t%s\n", p.Name, p.Value)
+		line("params."+p.Name, p.Value)
 	}
 	for _, a := range c.Attributes {
-		fmt.Fprintf(tw, "%s\t%s\n", a.Name, a.Value)
+		line(a.Name, a.Value)
 	}
 	if len(m.found) > 0 {
 		fmt.Fprintln(tw)
 	}
 	for _, f := range m.found {
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", m.route.attributeName(f.at), f.value, f.at.text)
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", m.route.attributeName(f.at), cmp.Or(f.value, "-"), f.at.text)
 	}
 	return tw.Flush()
 }

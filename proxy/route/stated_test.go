@@ -146,7 +146,7 @@ route         /location/group/{group-id}
 subresource   group/{group-id}
 offices       CWMS SPK SWT
 office_scope  many
-office_mask   
+office_mask   -
 
 other-office  SWT   query office
 other-office  CWMS  query group-office-id
