@@ -100,7 +100,11 @@ func build(c Config, stdout io.Writer, log zerolog.Logger) (p *proxy, err error)
 	} else {
 		log.Warn().Msg("REDIS_URL is empty: user context is kept in this process alone, and a revocation reaches only the replica that is told")
 	}
-	if p.users, err = pip.New(p.userConfig(), p.redis); err != nil {
+	users, err := p.userConfig()
+	if err != nil {
+		return nil, err
+	}
+	if p.users, err = pip.New(users, p.redis); err != nil {
 		return nil, err
 	}
 	if p.routes, err = loadRoutes(c); err != nil {

@@ -52,7 +52,11 @@ func prewarmCommand(ctx context.Context, args, environ []string, out io.Writer) 
 	}
 	defer redis.Close()
 	p := &proxy{config: c, log: zerolog.Nop()}
-	users, err := pip.New(p.userConfig(), redis)
+	config, err := p.userConfig()
+	if err != nil {
+		return err
+	}
+	users, err := pip.New(config, redis)
 	if err != nil {
 		return err
 	}

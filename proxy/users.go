@@ -5,12 +5,13 @@ import (
 	"time"
 
 	"headgate/proxy/pip"
+	"headgate/proxy/upstream"
 )
 
 // userConfig says where user context comes from.
-func (p *proxy) userConfig() pip.Config {
+func (p *proxy) userConfig() (users pip.Config, err error) {
 	c := &p.config
-	users := pip.Config{
+	users = pip.Config{
 		ProfileURL: c.ContextURL, LookupURL: c.LookupURL, ServiceKey: string(c.ServiceKey),
 		Life: c.ContextLife.duration(), RefreshAfter: c.ContextRefresh.duration(), Timeout: time.Duration(c.APITimeout),
 		Warn: func(message string) { p.log.Warn().Msg(message) },
@@ -21,7 +22,10 @@ func (p *proxy) userConfig() pip.Config {
 	if users.LookupURL == "" && users.ServiceKey != "" {
 		users.LookupURL = c.below("/users/{name}?include-roles=true")
 	}
-	return users
+	if c.UpstreamCA != "" {
+		users.DialTLS, err = upstream.DialTLS(c.UpstreamCA)
+	}
+	return users, err
 }
 
 // revoke makes every replica read the context of a user, or of all, anew.

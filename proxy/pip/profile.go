@@ -40,9 +40,7 @@ func newCalls(cfg *Config) *calls {
 	transport.MaxIdleConnsPerHost = cfg.MaxCalls
 	transport.Proxy = nil // credentials go to the API and nowhere else
 	transport.DisableCompression = true
-	if cfg.TLS != nil {
-		transport.TLSClientConfig = cfg.TLS.Clone()
-	}
+	transport.DialTLSContext = cfg.DialTLS
 	return &calls{
 		client: &http.Client{
 			Transport:     transport,

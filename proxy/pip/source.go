@@ -17,11 +17,11 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,7 +52,9 @@ type Config struct {
 	MaxCalls     int           // profile calls at once; 32
 	MaxUsers     int           // users kept in the process; 10,000
 
-	TLS  *tls.Config          // for the API; nil is the default
+	// DialTLS connects to the API by https; nil is the default of net/http.
+	DialTLS func(ctx context.Context, network, addr string) (net.Conn, error)
+
 	Warn func(message string) // told of what an operator should know, never per request; nil says nothing
 }
 

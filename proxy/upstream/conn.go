@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -314,6 +315,24 @@ func (p *pool) close() {
 	close(p.stop)
 	<-p.done
 	p.drop(0)
+}
+
+// DialTLS makes the connections of other calls to the API, as an http.Transport
+// wants them: certificates must lead to one in the PEM file, which is read again
+// when it has changed.
+func DialTLS(file string) (func(ctx context.Context, network, addr string) (net.Conn, error), error) {
+	source := &tlsSource{file: file}
+	if _, err := source.config(); err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		cfg, err := source.config()
+		if err != nil {
+			return nil, err
+		}
+		// The dialer takes the server's name from the address.
+		return (&tls.Dialer{Config: cfg}).DialContext(ctx, network, addr)
+	}, nil
 }
 
 // tlsSource makes the TLS configuration and reads the CA file again when it has
