@@ -19,7 +19,11 @@ import (
 	"headgate/proxy/cache/redistest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// rueidis closes the connection to a cluster's first address some seconds after it
+// is no longer needed, and waits for that in a goroutine.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
+}
 
 // api is the API as far as profiles go, on a real socket.
 type api struct {

@@ -12,6 +12,8 @@ import (
 const (
 	// refreshRetry is how soon an entry is considered for a refresh again.
 	refreshRetry = 5 * time.Second
+	// refreshBusy is the same where all refreshers are busy.
+	refreshBusy = 50 * time.Millisecond
 	// refreshPause is how long the fleet waits after a refresh that failed.
 	refreshPause = 10 * time.Second
 )
@@ -23,6 +25,7 @@ func (s *Source) refreshLater(e *entry, p *authz.Principal) {
 	select {
 	case s.refreshing <- struct{}{}:
 	default:
+		e.refresh.Store(int64(s.now() + refreshBusy))
 		return
 	}
 	if !s.working() {

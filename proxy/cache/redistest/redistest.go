@@ -15,6 +15,10 @@ import (
 	"time"
 )
 
+// The files of the folder redis name this directory, and the hosts of a compose
+// network.
+const installed = "/etc/redis/"
+
 // Server is a redis-server of its own, on a free port of 127.0.0.1, without
 // persistence. It ends with the test.
 type Server struct {
@@ -131,18 +135,44 @@ func (s *Server) Try(args ...string) (string, error) {
 func Sentinel(t testing.TB, name string, primary *Server) *Server {
 	t.Helper()
 	s := Stopped(t, "--sentinel")
-	config := fmt.Sprintf("sentinel monitor %[1]s 127.0.0.1 %[2]s 1\nsentinel down-after-milliseconds %[1]s 1000\nsentinel failover-timeout %[1]s 5000\n", name, primary.Port())
-	if err := os.WriteFile(filepath.Join(s.dir, "sentinel.conf"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	s.configure(fmt.Sprintf("sentinel monitor %[1]s 127.0.0.1 %[2]s 1\nsentinel down-after-milliseconds %[1]s 1000\nsentinel failover-timeout %[1]s 5000\n", name, primary.Port()))
 	s.Start()
 	return s
 }
 
-// first are the arguments that must come first: a Sentinel has a file.
+// Shipped starts a server with a file of the folder redis. replace are pairs of
+// what stands in it and what is put there instead.
+func Shipped(t testing.TB, file string, replace []string, args ...string) *Server {
+	t.Helper()
+	s := Stopped(t, args...)
+	text, err := os.ReadFile(Config(t, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// An included file names further files.
+	common, err := os.ReadFile(Config(t, "redis.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	place := strings.NewReplacer(append(replace, "include /etc/redis/redis.conf\n", string(common))...)
+	s.configure(strings.ReplaceAll(place.Replace(string(text)), installed, Config(t, "")+"/"))
+	s.Start()
+	return s
+}
+
+// configure gives the server a file.
+func (s *Server) configure(text string) {
+	if err := os.WriteFile(s.file(), []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *Server) file() string { return filepath.Join(s.dir, "redis.conf") }
+
+// first are the arguments that must come first: the file, if there is one.
 func (s *Server) first() []string {
-	if file := filepath.Join(s.dir, "sentinel.conf"); exists(file) {
-		return []string{file}
+	if exists(s.file()) {
+		return []string{s.file()}
 	}
 	return nil
 }

@@ -1,0 +1,108 @@
+package cache
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"headgate/proxy/cache/redistest"
+)
+
+func TestShippedRedis(t *testing.T) {
+	server := redistest.Shipped(t, "redis.conf", nil)
+	r, heard := open(t, "redis://proxy:headgate@"+server.Addr)
+	if r.Away() || !r.Tracking() {
+		t.Fatalf("said %q", heard)
+	}
+	// It keeps nothing.
+	if err := r.Set(t.Context(), "user:a", "1", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	server.Kill()
+	server.Start()
+	redistest.Eventually(t, "Redis is back", func() bool { v, err := r.Load("user:a", time.Minute, false); return err == nil && v.Text == "" })
+}
+
+// The users of every form are those of the single server, and more.
+func TestShippedUsersAgree(t *testing.T) {
+	read := func(file string) string {
+		text, err := os.ReadFile(redistest.Config(t, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	single := read("users.acl")
+	for _, file := range []string{"sentinel/users.acl", "cluster/users.acl"} {
+		if !strings.HasPrefix(read(file), single) {
+			t.Errorf("the users of %s are others", file)
+		}
+	}
+}
+
+// Three servers and three Sentinels with the files as they are shipped: a failover
+// works with the permissions that their users have.
+func TestShippedSentinel(t *testing.T) {
+	first := redistest.Shipped(t, "sentinel/redis.conf", nil)
+	for range 2 {
+		redistest.Shipped(t, "sentinel/redis.conf", nil, "--replicaof", "127.0.0.1 "+first.Port())
+	}
+	var sentinels []string
+	var one *redistest.Server
+	for range 3 {
+		one = redistest.Shipped(t, "sentinel/sentinel.conf", []string{"redis-1 6379", "127.0.0.1 " + first.Port()}, "--sentinel")
+		sentinels = append(sentinels, one.Addr)
+	}
+	redistest.Eventually(t, "the replicas are known", func() bool { return strings.Count(one.Do("sentinel", "replicas", "contexts"), "runid") == 2 })
+	redistest.Eventually(t, "the Sentinels know each other", func() bool { return strings.Count(one.Do("sentinel", "sentinels", "contexts"), "runid") == 2 })
+
+	r, heard := open(t, "redis://proxy:headgate@"+sentinels[0]+"?master_set=contexts&addr="+sentinels[1]+"&addr="+sentinels[2])
+	redistest.Eventually(t, "Redis takes writes", func() bool { return r.Set(t.Context(), "user:a", "1", time.Hour) == nil })
+	before, err := r.RunID(t.Context(), "user:a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := r.DeleteEverywhere(t.Context(), "user:a")
+	if want := (Deletion{Was: true, Replicas: 2, Acknowledged: 2}); d != want || err != nil {
+		t.Errorf("got %+v, %v", d, err)
+	}
+
+	first.Kill()
+	start := time.Now()
+	redistest.Eventually(t, "another process answers", func() bool {
+		now, err := r.RunID(t.Context(), "user:a")
+		return err == nil && now != before && r.Set(t.Context(), "user:a", "2", time.Hour) == nil
+	})
+	t.Logf("after %v; said %q", time.Since(start).Round(time.Millisecond), heard)
+}
+
+func TestShippedCluster(t *testing.T) {
+	var nodes []*redistest.Server
+	create := []string{"--user", "cluster", "--pass", "cluster", "--no-auth-warning", "--cluster", "create"}
+	for range 3 {
+		s := redistest.Shipped(t, "cluster/redis.conf", []string{"/tmp/nodes.conf", t.TempDir() + "/nodes.conf"})
+		nodes = append(nodes, s)
+		create = append(create, s.Addr)
+	}
+	nodes[0].Do(append(create, "--cluster-yes")...)
+	r, heard := open(t, "redis://proxy:headgate@"+nodes[0].Addr+"?addr="+nodes[1].Addr+"&addr="+nodes[2].Addr)
+	for i := range 20 {
+		key := fmt.Sprint("user:", i)
+		redistest.Eventually(t, "a key is kept on some node", func() bool { return r.Set(t.Context(), key, "1", time.Hour) == nil })
+		if v := load(t, r, key); v != "1" {
+			t.Errorf("%s is %q, said %q", key, v, heard)
+		}
+	}
+	found := map[string]bool{}
+	err := r.Keys(t.Context(), "user:1", func(keys []string) error {
+		for _, key := range keys {
+			found[key] = true
+		}
+		return nil
+	})
+	if len(found) != 11 || err != nil { // 1 and 10 to 19
+		t.Errorf("found %v, %v", found, err)
+	}
+}
