@@ -318,7 +318,15 @@ func drawXML(t *rapid.T, depth int) string {
 	for range rapid.IntRange(0, 3-depth).Draw(t, "children") {
 		switch rapid.IntRange(0, 3).Draw(t, "child") {
 		case 0:
-			inner += "<office-id>" + anOffice.Draw(t, "office") + "</office-id>"
+			text := anOffice.Draw(t, "office")
+			switch rapid.IntRange(0, 3).Draw(t, "spelling") {
+			case 0:
+				text = "<![CDATA[" + text[:1] + "]]>" + text[1:]
+			case 1:
+				text = fmt.Sprintf("&#%d;&#x%x;%s", text[0], text[1], text[2:])
+			}
+			tags := rapid.SampledFrom([][2]string{{"<office-id>", "</office-id>"}, {"<q:Office-Id\t>", "</q:Office-Id\n>"}, {"<office-id a = '&gt;' >", "</office-id >"}}).Draw(t, "tags")
+			inner += tags[0] + text + tags[1]
 		case 1:
 			inner += "<name>" + strings.ReplaceAll(aName.Draw(t, "series"), "%", "&#37;") + "</name>"
 		case 2:
