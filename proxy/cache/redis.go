@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	dialTimeout = 300 * time.Millisecond
+	dialTimeout = 500 * time.Millisecond // TLS and the first commands included
 
 	// A silent partition is noticed by a PING that gets no answer: after two
 	// quiet gaps at worst, then the time that the answer may take. Together they

@@ -1,8 +1,16 @@
 package cache
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
+	"math/big"
+	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -104,5 +112,53 @@ func TestShippedCluster(t *testing.T) {
 	})
 	if len(found) != 11 || err != nil { // 1 and 10 to 19
 		t.Errorf("found %v, %v", found, err)
+	}
+}
+
+// rediss:// checks the certificate of the server against the roots of the system.
+func TestRedisTLS(t *testing.T) {
+	dir := t.TempDir()
+	certificate, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	selfSigned(t, certificate, key)
+	server := redistest.Start(t)
+	port := redistest.Free(t)
+	for _, set := range [][2]string{{"tls-cert-file", certificate}, {"tls-key-file", key}, {"tls-ca-cert-file", certificate}, {"tls-auth-clients", "no"}, {"tls-port", port}} {
+		if out := server.Do("config", "set", set[0], set[1]); out != "OK" {
+			t.Fatalf("%s: %s", set[0], out)
+		}
+	}
+
+	unchecked, _ := open(t, "rediss://127.0.0.1:"+port+"?skip_verify=1")
+	redistest.Eventually(t, "Redis is found", func() bool { return !unchecked.Away() && unchecked.Tracking() })
+	checked, heard := open(t, "rediss://127.0.0.1:"+port)
+	if !checked.Away() {
+		t.Errorf("a certificate that nobody signed is accepted, said %q", heard)
+	}
+}
+
+func selfSigned(t *testing.T, certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{
+		certificate: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: pkcs8},
+	} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -30,5 +30,7 @@ var (
 	refreshedEnded  = metrics.NewCounter(`authorizer_proxy_user_context_refreshes_total{result="ended"}`)
 	refreshedFailed = metrics.NewCounter(`authorizer_proxy_user_context_refreshes_total{result="failed"}`)
 
+	panics = metrics.NewCounter(`authorizer_proxy_user_context_panics_total`)
+
 	revocations = metrics.NewCounter(`authorizer_proxy_user_context_revocations_total`)
 )

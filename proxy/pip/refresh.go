@@ -37,12 +37,7 @@ func (s *Source) refreshLater(e *entry, p *authz.Principal) {
 		defer func() { <-s.refreshing }()
 		ctx, cancel := context.WithTimeout(s.base, s.cfg.Timeout+claimLife)
 		defer cancel()
-		var err error
-		if e.here {
-			err = s.refreshHere(ctx, e, p)
-		} else {
-			err = s.refreshShared(ctx, e, p)
-		}
+		err := s.refreshNow(ctx, e, p)
 		switch {
 		case err == nil:
 		case errors.Is(err, errNotAUser), errors.Is(err, errNoUser):
@@ -51,6 +46,14 @@ func (s *Source) refreshLater(e *entry, p *authz.Principal) {
 			refreshedFailed.Inc()
 		}
 	}()
+}
+
+func (s *Source) refreshNow(ctx context.Context, e *entry, p *authz.Principal) (err error) {
+	defer survive(&err)
+	if e.here {
+		return s.refreshHere(ctx, e, p)
+	}
+	return s.refreshShared(ctx, e, p)
 }
 
 // again reads the profile of e's user: with the credential that p shows, else

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -338,11 +339,12 @@ func (s *Source) learn(ctx context.Context, p *authz.Principal) (*authz.Subject,
 		if r, ok := s.refused.Get(credential); ok {
 			return r.subject(p)
 		}
-		flight := s.flights.DoChan(string(credential[:]), func() (any, error) {
+		flight := s.flights.DoChan(string(credential[:]), func() (e any, err error) {
 			if !s.working() {
 				return nil, errStopped
 			}
 			defer s.work.Done()
+			defer survive(&err)
 			return s.resolve(p)
 		})
 		select {
@@ -366,6 +368,15 @@ func (s *Source) learn(ctx context.Context, p *authz.Principal) (*authz.Subject,
 }
 
 const maxFlights = 4
+
+// survive makes an error of a panic: background work has no request that would
+// recover from it, and the process must live.
+func survive(err *error) {
+	if r := recover(); r != nil {
+		panics.Inc()
+		*err = fmt.Errorf("BUG: %v\n%s", r, debug.Stack())
+	}
+}
 
 var errStopped = errors.New("the proxy is stopping")
 

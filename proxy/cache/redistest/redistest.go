@@ -61,6 +61,12 @@ func freeAddr(t testing.TB) string {
 	return l.Addr().String()
 }
 
+// Free is a port that nobody listens on.
+func Free(t testing.TB) string {
+	_, port, _ := net.SplitHostPort(freeAddr(t))
+	return port
+}
+
 // URL is the address as REDIS_URL.
 func (s *Server) URL() string { return "redis://" + s.Addr }
 
