@@ -19,6 +19,7 @@ func (p *proxy) gauges(server *fasthttp.Server) {
 	}
 	gauge("active_connections", func() float64 { return float64(server.GetOpenConnectionsCount()) })
 	gauge("requests_in_flight", func() float64 { return float64(p.handler.InFlight()) })
+	gauge("upstream_connections", func() float64 { return float64(p.forward.Open()) })
 	gauge("opa_questions_in_flight", func() float64 { return float64(p.decider.Status().InFlight) })
 	gauge("opa_cache_entries", func() float64 { return float64(p.decider.Status().Entries) })
 	gauge("policy_epoch", func() float64 { return float64(p.decider.Status().Epoch) })

@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -249,6 +250,48 @@ func TestBlackHole(t *testing.T) {
 	if n := p.f.Open(); n != 0 {
 		t.Errorf("%d connections are open", n)
 	}
+}
+
+// A name whose record changes is followed, by a busy connection at the end of its
+// life.
+func TestNameIsResolvedAgain(t *testing.T) {
+	port := "0"
+	for _, ip := range []string{"127.0.0.1", "127.0.0.2"} {
+		l, err := net.Listen("tcp", net.JoinHostPort(ip, port))
+		if err != nil {
+			t.Skip("two loopback addresses are needed: ", err)
+		}
+		_, port, _ = net.SplitHostPort(l.Addr().String())
+		s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, ip) })}
+		done := make(chan struct{})
+		go func() { defer close(done); s.Serve(l) }()
+		t.Cleanup(func() { s.Close(); <-done })
+	}
+	names := &resolver{}
+	names.ip.Store("127.0.0.1")
+	p := front(t, config("api.test:"+port), nil)
+	p.f.pool.dialer.Resolver, p.f.pool.dialer.DNSCacheDuration = names, time.Millisecond
+	servedBy := func(ip string) bool { return strings.HasSuffix(p.send(t, get("")), ip) }
+	if !servedBy("127.0.0.1") {
+		t.Error("the first address is not used")
+	}
+	names.ip.Store("127.0.0.2")
+	if !servedBy("127.0.0.1") {
+		t.Error("the kept connection is not used")
+	}
+	for i := range p.f.pool.shards {
+		for _, c := range p.f.pool.shards[i].idle {
+			c.born = time.Now().Add(-connLife)
+		}
+	}
+	eventually(t, func() bool { return servedBy("127.0.0.2") })
+}
+
+// resolver gives every name the same address.
+type resolver struct{ ip atomic.Value }
+
+func (r *resolver) LookupIPAddr(context.Context, string) ([]net.IPAddr, error) {
+	return []net.IPAddr{{IP: net.ParseIP(r.ip.Load().(string))}}, nil
 }
 
 // blackHole is an address where connections are neither made nor refused: a
