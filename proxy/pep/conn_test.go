@@ -178,7 +178,16 @@ func TestTLS(t *testing.T) {
 	c := certified.Client()
 	c.Timeout = time.Minute
 	defer c.CloseIdleConnections()
-	for _, size := range []int64{0, 100, 20 << 20} {
+	for range 5 {
+		c, err := tls.Dial("tcp", f.addr, &tls.Config{InsecureSkipVerify: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, answer, err := upload(c, 20<<20, true); err != nil || status != 403 {
+			t.Errorf("an upload: %d %s %v", status, answer, err)
+		}
+	}
+	for _, size := range []int64{0, 100} {
 		for range 5 {
 			req, err := http.NewRequest("POST", "https://"+f.addr+"/api/files", io.LimitReader(zeros{}, size))
 			if err != nil {

@@ -887,45 +887,48 @@ func TestOwnPrefix(t *testing.T) {
 func TestLingeringClose(t *testing.T) {
 	f := serve(t, deciding(deny()))
 	for i := range 50 {
-		framing, body := "Content-Length: "+strconv.Itoa(20<<20), io.LimitReader(zeros{}, 20<<20)
-		if i%2 == 1 {
-			framing = "Transfer-Encoding: chunked"
-		}
 		c, err := net.Dial("tcp", f.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
-			t.Fatal(err)
+		status, answer, err := upload(c, 20<<20, i%2 == 0)
+		if err != nil || status != 403 || !strings.Contains(answer, "embargo") {
+			t.Fatalf("upload %d: %d %s %v", i, status, answer, err)
 		}
-		if _, err := fmt.Fprintf(c, "POST /api/files HTTP/1.1\r\nHost: h\r\n%s\r\n%s\r\n\r\n", bearer, framing); err != nil {
-			t.Fatal(err)
-		}
-		// The client sends on while it reads. (Go's own client may give up on the
-		// answer when its write fails first, so it is no judge of this.)
-		sent := make(chan struct{})
-		go func() {
-			defer close(sent)
-			if i%2 == 0 {
-				_, _ = io.Copy(c, body)
-				return
-			}
-			chunks := httputil.NewChunkedWriter(c)
-			_, _ = io.Copy(chunks, body)
-			_ = chunks.Close()
-		}()
-		res, err := http.ReadResponse(bufio.NewReader(c), nil)
-		if err != nil {
-			t.Fatalf("upload %d: %v", i, err)
-		}
-		answer, err := io.ReadAll(res.Body)
-		if err != nil || res.StatusCode != 403 || !strings.Contains(string(answer), "embargo") {
-			t.Fatalf("upload %d: %d %s %v", i, res.StatusCode, answer, err)
-		}
-		_ = c.Close()
-		<-sent
 	}
 	f.recorded(t, 50)
+}
+
+// upload sends a body and reads the answer beside it, as a good client does; Go's
+// own may give up on the answer when a write fails first, so it is no judge here.
+func upload(c net.Conn, size int64, known bool) (status int, answer string, err error) {
+	framing := "Transfer-Encoding: chunked"
+	if known {
+		framing = "Content-Length: " + strconv.FormatInt(size, 10)
+	}
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		_, _ = fmt.Fprintf(c, "POST /api/files HTTP/1.1\r\nHost: h\r\n%s\r\n%s\r\n\r\n", bearer, framing)
+		body := io.LimitReader(zeros{}, size)
+		if known {
+			_, _ = io.Copy(c, body)
+			return
+		}
+		chunks := httputil.NewChunkedWriter(c)
+		_, _ = io.Copy(chunks, body)
+		_ = chunks.Close()
+	}()
+	defer func() { _ = c.Close(); <-sent }()
+	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		return 0, "", err
+	}
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		return 0, "", err
+	}
+	b, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(b), err
 }
 
 type zeros struct{}
