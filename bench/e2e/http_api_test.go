@@ -105,7 +105,7 @@ func (a *api) profile(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
-	fmt.Fprintf(w, `{"user-name":%q,"roles":%s}`, name, roles)
+	fmt.Fprintf(w, `{"user-name":%q,"email":"zoë@例.test","roles":%s}`, name, roles)
 }
 
 // on answers a path below the prefix.

@@ -62,6 +62,27 @@ var elsewhere = map[string]struct{ pain, tests string }{
 	"C37": {"a 200 with a deny in it is an allow", "pdp.TestRealAnswers pdp.TestParseReply e2e.TestAnswersOfOPAThatAreNoDecision"},
 }
 
+// earlier are the faults of the earlier proxy that concern HTTP, and the tests that
+// they are not ours.
+var earlier = []struct{ fault, tests string }{
+	{"a path in another spelling is forwarded undecided", "e2e.TestSpellings e2e.TestTomcat e2e.TestConformance"},
+	{"the beginning of a path skips the decision", "route.TestPrefix e2e.TestSpellings"},
+	{"paths of items are not decided", "route.TestMatch e2e.TestReferenceCases"},
+	{"a client's context header passes", "e2e.TestPains"},
+	{"HEAD is refused or not decided", "e2e.TestPains pep.TestMethods"},
+	{"names beyond Latin-1 break the context header, which has no limit", "e2e.TestPains upstream.TestContextTooLarge"},
+	{"a stop drops what is in flight", "e2e.TestStopFinishesWhatIsInFlight e2e.TestStopUnderLoad"},
+	{"readiness cannot say no", "pep.TestHealthAndReady e2e.TestDependenciesComeAndGo"},
+	{"paths are metric labels", "e2e.TestPains pep.TestSeries"},
+	{"a GET is repeated ten times when the API is overloaded", "e2e.TestPains upstream.TestRetryOnce"},
+	{"every failure of the API is 502, after 300 s", "upstream.TestFirstByteTimeout upstream.TestBlackHole upstream.TestUnreachable"},
+	{"tokens are logged", "e2e.TestPains pep.TestNoSecretIsTold"},
+	{"every origin may use the cookies of every user", "pep.TestCrossOrigin pep.TestCrossSite"},
+	{"forwarded headers and request ids of clients are believed, and the API gets none", "e2e.TestPains upstream.FuzzForwarded"},
+	{"a dot segment is a fault of the server", "e2e.TestSpellings route.TestParseTarget"},
+	{"there is no 401, and bodies of errors are not the API's", "pep.TestFailures e2e.TestHostileTokens"},
+}
+
 // The tests that are named exist.
 func TestPainsElsewhere(t *testing.T) {
 	declared := map[string]bool{}
@@ -82,17 +103,22 @@ func TestPainsElsewhere(t *testing.T) {
 			}
 		}
 	}
-	for n := 1; n <= 37; n++ {
-		c := fmt.Sprintf("C%d", n)
-		tests := strings.Fields(elsewhere[c].tests)
-		if len(tests) == 0 {
-			t.Errorf("%s has no test", c)
+	check := func(what, tests string) {
+		if tests == "" {
+			t.Errorf("%s: there is no test", what)
 		}
-		for _, name := range tests {
+		for _, name := range strings.Fields(tests) {
 			if !declared[name] {
-				t.Errorf("%s: there is no test %s", c, name)
+				t.Errorf("%s: there is no test %s", what, name)
 			}
 		}
+	}
+	for n := 1; n <= 37; n++ {
+		c := fmt.Sprintf("C%d", n)
+		check(c, elsewhere[c].tests)
+	}
+	for _, e := range earlier {
+		check(e.fault, e.tests)
 	}
 }
 
@@ -157,7 +183,7 @@ func TestPains(t *testing.T) {
 		said := []string{
 			"X-Forwarded-For: 9.9.9.9", "X-Forwarded-Host: evil", "X-Forwarded-Proto: https", "X-Forwarded-Uri: " + public, "X-Forwarded-Prefix: /x", "X-Forwarded-Method: POST",
 			`Forwarded: for="[2001:db8::1]:80";host=evil`, "X-Real-IP: 9.9.9.9", "X-Original-URL: " + public, "X-Original-Method: POST", "X-Rewrite-URL: " + public,
-			"X-HTTP-Method-Override: DELETE", "X-HTTP-Method: DELETE", "X-Method-Override: DELETE", "User-Agent: kube-probe/1.30", "X-Test-User: {}",
+			"X-Request-Id: evil", "X-HTTP-Method-Override: DELETE", "X-HTTP-Method: DELETE", "X-Method-Override: DELETE", "User-Agent: kube-probe/1.30", "X-Test-User: {}",
 		}
 		api.seen()
 		if a := send(t, st.Proxy, get(private, guest).with(said...)); a.status != http.StatusForbidden {
@@ -176,7 +202,8 @@ func TestPains(t *testing.T) {
 		}
 		for _, name := range said {
 			name, _, _ = strings.Cut(name, ":")
-			if !slices.Contains([]string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "User-Agent"}, name) && h.Get(name) != "" {
+			written := slices.Contains([]string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Request-Id", "User-Agent"}, name)
+			if !written && h.Get(name) != "" || h.Get(name) == "evil" {
 				t.Errorf("the API sees %s: %q", name, h.Get(name))
 			}
 		}
@@ -235,6 +262,21 @@ func TestPains(t *testing.T) {
 			change(again)
 			if string(again.AppendJSON(nil)) != key {
 				t.Errorf("%s: the same question has two keys", name)
+			}
+		}
+	})
+
+	// What the API says is what the client hears, once: nothing is asked again.
+	t.Run("C18", func(t *testing.T) {
+		for _, method := range []string{"GET", "PUT", "POST", "DELETE"} {
+			calls := 0
+			api.on("/counties", func(w http.ResponseWriter, _ *http.Request) {
+				calls++
+				w.Header().Set("Retry-After", "1")
+				w.WriteHeader(http.StatusServiceUnavailable)
+			})
+			if a := send(t, st.Proxy, asking(method, "/cwms-data/counties", "", admin)); a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") != "1" || calls != 1 {
+				t.Errorf("%s: %d after %d calls", method, a.status, calls)
 			}
 		}
 	})
@@ -372,6 +414,9 @@ func TestPains(t *testing.T) {
 				continue
 			}
 			value := seen[0].header.Get(contextHeader)
+			if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) || !strings.Contains(value, `zo\u00eb@`) {
+				t.Errorf("%s: the header is not ASCII: %s", name, value)
+			}
 			if offices, _ := object(t, value)["constraints"].(map[string]any)["allowed_offices"].([]any); len(value) > authz.MaxContextHeader || len(offices) < c.offices {
 				t.Errorf("%s: a header of %d bytes with %d offices", name, len(value), len(offices))
 			}

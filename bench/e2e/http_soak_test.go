@@ -76,7 +76,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	work.Wait()
-	t.Logf("the load is over: %v", &counts)
+	t.Logf("the load is over: %v; %d clients read slowly, %d left in the middle", &counts, counts.slow.Load(), counts.resets.Load())
 	if n := counts.wrong.Load(); n > 0 {
 		t.Errorf("%d wrong answers, such as %v", n, counts.first.Load())
 	}
