@@ -14,8 +14,12 @@ import (
 )
 
 const (
-	// stall is the longest pause of a client within a body, in either direction.
+	// stall is the longest time that a client may leave an answer unread.
 	stall = 60 * time.Second
+	// patienceMax is the longest that a body is waited for without a byte, and
+	// slowest the rate, in bytes a second, at which waiting is paid back.
+	patienceMax = 30 * time.Second
+	slowest     = 1 << 10
 	// A client that is refused while it still sends gets this much time, and may
 	// send this much more, to come to read the answer. Closing at once would reset
 	// the connection, and with it the answer.
@@ -30,6 +34,7 @@ type conn struct {
 	net.Conn
 	leave   func() // tells the listener
 	inBody  atomic.Bool
+	credit  atomic.Int64 // how long the body may still be waited for, nanoseconds
 	lingers atomic.Bool
 	written atomic.Int64 // when the write deadline was last moved, Unix nanoseconds
 
@@ -40,15 +45,28 @@ type conn struct {
 }
 
 func (c *conn) Read(p []byte) (int, error) {
-	if c.inBody.Load() {
-		if err := c.Conn.SetReadDeadline(time.Now().Add(stall)); err != nil {
-			return 0, err
-		}
-	}
-	n, err := c.Conn.Read(p)
+	n, err := c.read(p)
 	if bad := c.lines.read(p[:n]); bad != nil {
 		err = bad
 	}
+	return n, err
+}
+
+// read waits for bytes of a body as long as the client has credit. Waiting uses it
+// up and bytes renew it, so a client that sends a byte now and then does not hold
+// what its request holds for ever. What counts is only the time waited for the
+// client, not that in which nobody read.
+func (c *conn) read(p []byte) (int, error) {
+	if !c.inBody.Load() {
+		return c.Conn.Read(p)
+	}
+	start := time.Now()
+	if err := c.Conn.SetReadDeadline(start.Add(time.Duration(c.credit.Load()))); err != nil {
+		return 0, err
+	}
+	n, err := c.Conn.Read(p)
+	left := c.credit.Load() - int64(time.Since(start)) + int64(n)*int64(time.Second)/slowest
+	c.credit.Store(min(max(left, 0), int64(patienceMax)))
 	return n, err
 }
 
@@ -123,6 +141,7 @@ func below(c net.Conn) *conn {
 // patience lets the body take as long as it keeps coming.
 func patience(rc *fasthttp.RequestCtx) {
 	if c := ours(rc); c != nil {
+		c.credit.Store(int64(patienceMax))
 		c.inBody.Store(true)
 	}
 }

@@ -65,11 +65,25 @@ func TestReadDeadlines(t *testing.T) {
 		t.Errorf("in a header: %v", err)
 	}
 	c.inBody.Store(true)
+	c.credit.Store(int64(patienceMax))
 	if _, err := far.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Read(p); err != nil {
 		t.Errorf("in a body: %v", err)
+	}
+	// A byte pays for a thousandth of a second of waiting; without credit none is
+	// waited for.
+	c.credit.Store(0)
+	if _, err := c.Read(p); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("in a body without credit: %v", err)
+	}
+	c.credit.Store(int64(time.Second))
+	if _, err := far.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(p); err != nil || c.credit.Load() > int64(time.Second+time.Second/slowest) {
+		t.Errorf("after a byte: %v, credit %v", err, time.Duration(c.credit.Load()))
 	}
 	follow(c, fasthttp.StateIdle)
 	if err := c.SetReadDeadline(past); err != nil {
