@@ -19,9 +19,14 @@ type head struct {
 	fetchSite     []byte
 	requestMethod []byte   // access-control-request-method
 	cookies       [][]byte // the Cookie lines
+	options       int      // what all Connection lines name
 	seen          flags
 	lower         [maxNameLen]byte // the name of a line
 }
+
+// maxOptions is the most that Connection may name: each is compared with each
+// header on its way to the API.
+const maxOptions = 16
 
 type flags uint16
 
@@ -30,6 +35,7 @@ const (
 	seenContentLength
 	seenTransferEncoding
 	seenContentType
+	seenContentEncoding
 	seenHost
 	seenExpect
 	seenOrigin
@@ -50,6 +56,8 @@ func once(name []byte) flags {
 		return seenTransferEncoding
 	case "content-type":
 		return seenContentType
+	case "content-encoding":
+		return seenContentEncoding
 	case "host":
 		return seenHost
 	case "expect":
@@ -125,6 +133,10 @@ func (h *head) line(name, value []byte) error {
 	switch string(key) {
 	case "authorization":
 		h.authorization = value
+	case "connection":
+		if h.options += 1 + bytes.Count(value, []byte{','}); h.options > maxOptions {
+			return authz.Refuse(authz.ErrMalformed, "Connection names more than %d headers", maxOptions)
+		}
 	case "cookie":
 		h.cookies = append(h.cookies, value)
 	case "transfer-encoding":

@@ -31,6 +31,8 @@ func TestHeadRefuses(t *testing.T) {
 		{"identity", "Transfer-Encoding: identity\r\n", "chunked"},
 		{"two codings", "Transfer-Encoding: gzip, chunked\r\n", "chunked"},
 		{"chunked twice", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "twice"},
+		{"two encodings", "Content-Encoding: identity\r\nContent-Encoding: gzip\r\n", "twice"},
+		{"too many options", "Connection: a" + strings.Repeat(",a", 8) + "\r\nConnection: b" + strings.Repeat(",b", 7) + "\r\n", "more than 16"},
 		{"two types", "Content-Type: a/b\r\nContent-Type: c/d\r\n", "twice"},
 		{"two Hosts", "Host: a\r\nhost: b\r\n", "twice"},
 		{"a user in Host", "Host: a:b@c\r\n", "user information"},
