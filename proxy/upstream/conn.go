@@ -31,6 +31,7 @@ type conn struct {
 	born     time.Time
 	idle     time.Time // when it was put back
 	reused   bool
+	stranger bool // in use for an anonymous caller
 
 	pending bool             // what peek found
 	peek    func(fd uintptr) // bound once, so that a look costs no allocation
@@ -79,6 +80,7 @@ type pool struct {
 	timeout time.Duration // of a dial
 	open    atomic.Int32
 	waiting atomic.Int32
+	strange atomic.Int32  // connections in use for anonymous callers
 	freed   chan struct{} // a token says: look again
 	shards  []shard
 	stop    chan struct{}
@@ -106,6 +108,33 @@ func newPool(addr string, tls *tlsSource, max int, timeout time.Duration) *pool 
 	p.dialer.DNSCacheDuration = dnsCache
 	go p.tidy()
 	return p
+}
+
+// take is get, or fresh, for a caller. Anonymous ones together have half of the
+// connections: whatever strangers do, the other half is left to everybody else.
+func (p *pool) take(stranger bool, get func() (*conn, error)) (*conn, error) {
+	if !stranger {
+		return get()
+	}
+	if p.strange.Add(1) > max(1, p.max/2) {
+		p.strange.Add(-1)
+		return nil, busy()
+	}
+	c, err := get()
+	if err != nil {
+		p.strange.Add(-1)
+		return nil, err
+	}
+	c.stranger = true
+	return c, nil
+}
+
+// returned ends the use of a connection.
+func (p *pool) returned(c *conn) {
+	if c.stranger {
+		c.stranger = false
+		p.strange.Add(-1)
+	}
 }
 
 // get returns an idle connection or a new one. With sure, an idle one has been
@@ -204,6 +233,7 @@ func (s *shard) pop() *conn {
 // put takes a connection back whose exchange is complete.
 func (p *pool) put(key uint64, c *conn) {
 	now := time.Now()
+	p.returned(c)
 	if now.Sub(c.born) >= connLife || c.br.Buffered() > 0 || p.closed.Load() {
 		p.discard(c)
 		return
@@ -221,6 +251,7 @@ func (p *pool) put(key uint64, c *conn) {
 
 // discard closes a connection that must not be used again.
 func (p *pool) discard(c *conn) {
+	p.returned(c)
 	_ = c.Close()
 	p.open.Add(-1)
 	p.wake()

@@ -544,3 +544,44 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 }
+
+// Strangers together have half of the connections; what they give back counts
+// again, however the connection ends.
+func TestStrangersHaveHalf(t *testing.T) {
+	p := newPool("127.0.0.1:1", nil, 4, time.Second)
+	defer p.close()
+	get := func() (*conn, error) {
+		p.open.Add(1)
+		near, far := net.Pipe()
+		t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
+		return &conn{Conn: near, pool: p, born: time.Now(), br: bufio.NewReader(near)}, nil
+	}
+	take := func(stranger bool) *conn {
+		t.Helper()
+		c, err := p.take(stranger, get)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	refused := func() {
+		t.Helper()
+		if _, err := p.take(true, get); !errors.Is(err, authz.ErrUnavailable) {
+			t.Errorf("a third stranger: %v, want a refusal", err)
+		}
+	}
+	a, b := take(true), take(true)
+	refused()
+	take(false)
+	p.put(0, a)
+	b2 := take(true)
+	refused()
+	p.discard(b)
+	p.discard(b2)
+	if _, err := p.take(true, func() (*conn, error) { return nil, busy() }); err == nil {
+		t.Error("no connection, but no error")
+	}
+	if n := p.strange.Load(); n != 0 {
+		t.Errorf("%d strangers are counted, want none", n)
+	}
+}

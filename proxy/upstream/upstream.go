@@ -228,14 +228,15 @@ func (f *Forwarder) Forward(rc *fasthttp.RequestCtx, g *authz.Grant) error {
 		}
 		now = time.Now()
 	}
-	c, err := f.pool.get(rc.ConnID(), now, !q.safe)
+	stranger := !g.Subject.Authenticated
+	c, err := f.pool.take(stranger, func() (*conn, error) { return f.pool.get(rc.ConnID(), now, !q.safe) })
 	if err != nil {
 		return err
 	}
 	again, err := f.exchange(c, rc, g, q, now)
 	if again {
 		retries.Inc()
-		if c, err = f.pool.fresh(); err == nil {
+		if c, err = f.pool.take(stranger, f.pool.fresh); err == nil {
 			_, err = f.exchange(c, rc, g, q, time.Now())
 		}
 	}
