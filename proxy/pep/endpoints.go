@@ -46,7 +46,7 @@ func (h *Handler) endpoint(x *exchange, name string) error {
 			Service   string `json:"service"`
 		}{"healthy", timestamp(time.Now()), "authorizer-proxy"})
 	}
-	ready := h.Ready()
+	ready := h.Ready().public()
 	return x.json(ready.HTTPStatus(), ready)
 }
 
@@ -76,6 +76,16 @@ func NewReadiness(opa, keys, redis, upstream error, now time.Time) Readiness {
 		r.Status = "not-ready"
 	case redis != nil || upstream != nil:
 		r.Status = "degraded"
+	}
+	return r
+}
+
+// public tells a stranger what is missing, but not where it would be.
+func (r Readiness) public() Readiness {
+	for name, what := range r.Checks {
+		if what != "ok" {
+			r.Checks[name] = "unavailable"
+		}
 	}
 	return r
 }

@@ -124,7 +124,7 @@ func (h *Handler) judge(x *exchange) error {
 		x.then = (*Handler).inspect
 		return h.worthInspecting(x)
 	}
-	x.then = (*Handler).forward
+	x.then = (*Handler).forwardFresh
 	return h.decide(x)
 }
 
@@ -194,6 +194,9 @@ func (h *Handler) inspect(x *exchange) error {
 	if err := h.fits(len(body)); err != nil {
 		return err
 	}
+	if _, err := h.again(x); err != nil {
+		return err
+	}
 	header := &x.rc.Request.Header
 	if err := h.Routes.Body(x.match, header.ContentType(), header.ContentEncoding(), body); err != nil {
 		return err
@@ -202,6 +205,52 @@ func (h *Handler) inspect(x *exchange) error {
 		return err
 	}
 	x.rc.Request.SetBodyRaw(body)
+	return h.forward(x)
+}
+
+// soon is how long what was found out about a caller is good for within a request.
+const soon = 10 * time.Millisecond
+
+// again identifies the caller anew if that was some time ago, and reports whether
+// it did: a right may have been taken away while the body came.
+func (h *Handler) again(x *exchange) (bool, error) {
+	if time.Since(x.mark) < soon {
+		return false, nil
+	}
+	return true, h.identify(x)
+}
+
+// smallBody is the largest body that is taken in before the API is called, so that
+// no connection to it waits for a slow client.
+const smallBody = 64 << 10
+
+// gather takes in a body that is small, or has no business to be large.
+func (h *Handler) gather(x *exchange) error {
+	stream, size := x.rc.RequestBodyStream(), x.rc.Request.Header.ContentLength()
+	safe := x.event.Method == fasthttp.MethodGet || x.event.Method == fasthttp.MethodHead || x.event.Method == fasthttp.MethodOptions
+	if stream == nil || !safe && (size < 0 || size > smallBody) {
+		return nil
+	}
+	body, err := readAll(x.rc, smallBody, func(int64) error { return nil })
+	if err == nil {
+		x.rc.Request.SetBodyRaw(body)
+	}
+	return err
+}
+
+// forwardFresh forwards what was decided by its header, and decides again if the
+// body was long in coming.
+func (h *Handler) forwardFresh(x *exchange) error {
+	if err := h.gather(x); err != nil {
+		return err
+	}
+	if waited, err := h.again(x); err != nil {
+		return err
+	} else if waited {
+		if err := h.decide(x); err != nil {
+			return err
+		}
+	}
 	return h.forward(x)
 }
 
