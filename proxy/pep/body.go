@@ -4,7 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -19,23 +19,24 @@ const (
 	bodyPiece = 64 << 10 // memory it is given at first; doubled when it is full
 )
 
-// BodyLimit bounds the memory of bodies that are read before their decision.
+// BodyLimit bounds the memory of bodies that are read before their decision. One
+// subject may have half of it: whoever fills that leaves the rest to the others.
 type BodyLimit struct {
 	Each  int64 // BODY_INSPECT_MAX, bytes
 	Total int64 // BODY_INSPECT_TOTAL, bytes
 
-	held atomic.Int64
+	mu   sync.Mutex
+	held int64
+	by   map[string]int64 // subject -> bytes
 }
 
-// read returns the whole body. done gives its memory back to the budget; the
-// bytes stay valid as long as somebody holds them.
-func (l *BodyLimit) read(rc *fasthttp.RequestCtx) (body []byte, done func(), err error) {
+// read returns the whole body of a subject's request. done gives its memory back
+// to the budget; the bytes stay valid as long as somebody holds them.
+func (l *BodyLimit) read(rc *fasthttp.RequestCtx, subject string) (body []byte, done func(), err error) {
 	var held int64
-	done = func() { l.held.Add(-held) }
+	done = func() { l.take(subject, -held) }
 	body, err = readAll(rc, l.Each, func(size int64) error {
-		more := size - held
-		if l.held.Add(more) > l.Total {
-			l.held.Add(-more)
+		if !l.take(subject, size-held) {
 			return authz.Refuse(authz.ErrUnavailable, "too many request bodies are being read")
 		}
 		held = size
@@ -46,6 +47,24 @@ func (l *BodyLimit) read(rc *fasthttp.RequestCtx) (body []byte, done func(), err
 		return nil, nil, err
 	}
 	return body, done, nil
+}
+
+// take moves bytes from the budget to a subject, or back, if there is room.
+func (l *BodyLimit) take(subject string, bytes int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	share := max(l.Each, l.Total/2)
+	if bytes > 0 && (l.held+bytes > l.Total || l.by[subject]+bytes > share) {
+		return false
+	}
+	if l.by == nil {
+		l.by = map[string]int64{}
+	}
+	l.held += bytes
+	if l.by[subject] += bytes; l.by[subject] == 0 {
+		delete(l.by, subject)
+	}
+	return true
 }
 
 // readAll reads a body of at most limit bytes. It takes memory as bytes come, not

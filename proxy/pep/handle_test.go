@@ -607,18 +607,18 @@ func TestReadAll(t *testing.T) {
 			var rc fasthttp.RequestCtx
 			rc.Request.SetBodyStream(c.stream, c.length)
 			l := BodyLimit{Each: 10, Total: 100}
-			body, done, err := l.read(&rc)
+			body, done, err := l.read(&rc, "alice")
 			status := 200
 			if err != nil {
 				status = statusOf(err)
 			} else {
-				if string(body) != "0123456789" || l.held.Load() == 0 {
-					t.Errorf("read %q, %d bytes held", body, l.held.Load())
+				if string(body) != "0123456789" || l.held == 0 {
+					t.Errorf("read %q, %d bytes held", body, l.held)
 				}
 				done()
 			}
-			if status != c.status || l.held.Load() != 0 {
-				t.Errorf("%d, want %d; %d bytes held", status, c.status, l.held.Load())
+			if status != c.status || l.held != 0 {
+				t.Errorf("%d, want %d; %d bytes held", status, c.status, l.held)
 			}
 		})
 	}
@@ -653,6 +653,26 @@ func TestInspectionBudget(t *testing.T) {
 	go func() { <-forwarding }()
 	if a := f.send(t, request("POST", "/api/items", body, bearer)); a.status != 200 {
 		t.Errorf("with memory back: %v", a)
+	}
+}
+
+// One subject may fill half of the budget and no more.
+func TestInspectionShare(t *testing.T) {
+	l := BodyLimit{Each: 10, Total: 100}
+	for range 5 {
+		if !l.take("alice", 10) {
+			t.Fatal("half of it is refused")
+		}
+	}
+	if l.take("alice", 1) {
+		t.Error("more than half is granted")
+	}
+	if !l.take("bob", 50) || l.take("carol", 1) {
+		t.Error("the other half is for others, and then there is none")
+	}
+	l.take("alice", -50)
+	if !l.take("carol", 50) || l.held != 100 || len(l.by) != 2 {
+		t.Errorf("%d held, by %v", l.held, l.by)
 	}
 }
 

@@ -165,7 +165,9 @@ func serveOn(t testing.TB, with func(*Handler), around func(net.Listener) net.Li
 			defer f.listener.mu.Unlock()
 			return f.listener.open == 0 && len(f.listener.of) == 0
 		})
-		if n := h.Bodies.held.Load(); n != 0 {
+		h.Bodies.mu.Lock()
+		defer h.Bodies.mu.Unlock()
+		if n := h.Bodies.held; n != 0 {
 			t.Errorf("%d bytes of bodies are still held", n)
 		}
 	})

@@ -186,7 +186,7 @@ func (h *Handler) worthInspecting(x *exchange) error {
 
 // inspect decides a request whose body says what it is about.
 func (h *Handler) inspect(x *exchange) error {
-	body, done, err := h.Bodies.read(x.rc)
+	body, done, err := h.Bodies.read(x.rc, x.subject.ID)
 	if err != nil {
 		return err
 	}
