@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/valyala/fasthttp"
 
@@ -101,6 +102,9 @@ func sameToken(authorization []byte, token string) bool {
 // wrong type; resource and action are looked at by Table.Stated, which knows what
 // they may be. Members that are not ours are left alone.
 func readQuestion(body []byte) (q question, faults []string, err error) {
+	if err := readable(body); err != nil {
+		return q, nil, err
+	}
 	members, err := object(body)
 	if err != nil {
 		return q, nil, authz.Refuse(authz.ErrMalformed, "the body is no JSON object, or has a member twice").Because(err)
@@ -119,6 +123,30 @@ func readQuestion(body []byte) (q question, faults []string, err error) {
 		faults = append(faults, "user must be an object")
 	}
 	return q, faults, nil
+}
+
+// readable refuses what would come out otherwise than it went in: text that is no
+// UTF-8 or has half a character, which would turn into U+FFFD and make different
+// questions equal, and numbers that OPA cannot hold.
+func readable(body []byte) error {
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber()
+	for {
+		token, err := decoder.Token()
+		if err != nil {
+			return nil // its end, or what object will say better
+		}
+		switch v := token.(type) {
+		case string:
+			if strings.ContainsRune(v, utf8.RuneError) {
+				return authz.Refuse(authz.ErrMalformed, "the body has text that is no UTF-8")
+			}
+		case json.Number:
+			if _, exponent, ok := strings.Cut(strings.ToLower(v.String()), "e"); ok && len(exponent) > 4 {
+				return authz.Refuse(authz.ErrMalformed, "the body has a number with an exponent of more than three digits")
+			}
+		}
+	}
 }
 
 // object splits a JSON object into its members, those that are null left out.
