@@ -70,10 +70,18 @@ func (s spelling) agree() error {
 	}
 	_, query, _ := strings.Cut(s.Target, "?")
 	for way, path := range s.Served {
+		if way == "decode" {
+			// Behind a decoded slash an encoded semicolon stands in a segment of its own,
+			// where it is refused when it is written so; it is a character like any other.
+			path = strings.ReplaceAll(path, ";", "_")
+		}
 		got, want := judgedAs(s.Target), judgedAs(plainly(path, query, way))
 		if way == "decode" {
-			// The id of a rating may hold a slash; where it is decoded before the
-			// segments are told apart, the resource is still the one judged.
+			// The id of a rating may hold a slash. Where it is decoded before the
+			// segments are told apart, the path has more of them than was judged, below
+			// the same first one.
+			got.resource, _, _ = strings.Cut(got.resource, "/")
+			want.resource, _, _ = strings.Cut(want.resource, "/")
 			got.route, got.rest, want.route, want.rest = "", "", "", ""
 		}
 		if got != want {
