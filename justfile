@@ -16,6 +16,14 @@ compose-up:
 down:
     docker compose down -v
 
+# mixed load with slow readers, resets and restarts of the API, for a while
+soak time="20m":
+    HEADGATE_SOAK={{time}} go test -timeout 2h -run Soak -v ./bench/e2e
+
+# the long forms of the end-to-end tests: more flips, more revocations, larger bodies
+test-long: opa
+    HEADGATE_LONG=1 go test -timeout 2h -v ./bench/e2e ./proxy/pdp
+
 # what CI runs
 ci:
     .ci/run
