@@ -21,7 +21,7 @@ import (
 var (
 	separators = regexp.MustCompile(`[-_.]+`)
 	protected  = regexp.MustCompile(`^(x-cwms-auth-context|x-request-id|x-authorize-secret|x-test-user|x-decision|` +
-		`x-forwarded(-.*)?|forwarded|x-real-ip|x-original-.*|x-rewrite-.*|x-http-method(-override)?|x-method-override|` +
+		`x-forwarded(-.*)?|forwarded|x-real-ip|x-client-ip|x-cluster-client-ip|true-client-ip|remote-user|x-remote-user|x-authenticated-user|x-original-.*|x-rewrite-.*|x-http-method(-override)?|x-method-override|` +
 		`host|content-length|transfer-encoding|connection|keep-alive|te|trailer|upgrade|http2-settings|expect|proxy(-.*)?)$`)
 )
 

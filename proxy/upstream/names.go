@@ -91,7 +91,9 @@ func classify(name, context []byte) class {
 		// Ours.
 		"x-request-id", "x-authorize-secret", "x-test-user", "x-decision", defaultContext,
 		// Would let the API see another client, method or path than was decided.
-		"forwarded", "x-forwarded", "x-real-ip", "x-http-method-override", "x-http-method", "x-method-override":
+		"forwarded", "x-forwarded", "x-real-ip", "x-client-ip", "x-cluster-client-ip", "true-client-ip", "x-http-method-override", "x-http-method", "x-method-override",
+		// What gateways tell an API about the user they let through: here that is us.
+		"remote-user", "x-remote-user", "x-authenticated-user":
 		return drop
 	}
 	if bytes.Equal(name, context) || ours(name) {

@@ -112,7 +112,7 @@ func TestRequestOnTheWire(t *testing.T) {
 			get("X-Request-Id: 1\r\nx_request_id: 1\r\nX-Authorize-Secret: s\r\nX-Test-User: {}\r\nx.test.user: {}\r\nX-Decision: allow\r\n"), head(""), nil},
 		{"what would change client, path or method",
 			get("X-Forwarded-For: 6.6.6.6\r\nX_Forwarded_Proto: https\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Prefix: /p\r\nForwarded: for=6.6.6.6\r\n" +
-				"X-Real-IP: 6.6.6.6\r\nX-Original-URL: /admin\r\nX-Rewrite-URL: /admin\r\nX-HTTP-Method-Override: DELETE\r\nX-HTTP-Method: DELETE\r\nX-Method-Override: DELETE\r\n"), head(""), nil},
+				"X-Real-IP: 6.6.6.6\r\nX-Client-IP: 6.6.6.6\r\nTrue-Client-IP: 6.6.6.6\r\nRemote-User: root\r\nX_Remote_User: root\r\nX-Original-URL: /admin\r\nX-Rewrite-URL: /admin\r\nX-HTTP-Method-Override: DELETE\r\nX-HTTP-Method: DELETE\r\nX-Method-Override: DELETE\r\n"), head(""), nil},
 		{"framing in another spelling",
 			get("Content_Length: 5\r\nTransfer_Encoding: chunked\r\nX-Forwarded: 1\r\n"), head(""), nil},
 		{"names that only begin alike pass",
