@@ -233,3 +233,14 @@ func TestTLS(t *testing.T) {
 		t.Errorf("a lone LF: %q, %v", b, err)
 	}
 }
+
+// Connections are counted by what a client cannot choose for each of them.
+func TestOrigin(t *testing.T) {
+	for address, want := range map[string]string{
+		"192.0.2.7": "192.0.2.7", "::ffff:192.0.2.7": "192.0.2.7", "2001:db8:1:2:3:4:5:6": "2001:db8:1:2::", "::1": "::",
+	} {
+		if got := origin(&net.TCPAddr{IP: net.ParseIP(address), Port: 1}).String(); got != want {
+			t.Errorf("%s counts as %s, want %s", address, got, want)
+		}
+	}
+}

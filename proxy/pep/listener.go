@@ -53,10 +53,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		var from netip.Addr
-		if tcp, ok := nc.RemoteAddr().(*net.TCPAddr); ok {
-			from = tcp.AddrPort().Addr().Unmap()
-		}
+		from := origin(nc.RemoteAddr())
 		full := l.enter(from)
 		if full == nil {
 			return &conn{Conn: nc, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
@@ -72,6 +69,24 @@ func (l *listener) Accept() (net.Conn, error) {
 			_ = nc.Close()
 		}
 	}
+}
+
+// origin is what a client cannot change at will: its address or, of IPv6, the
+// network of 64 bits that every host is given.
+func origin(addr net.Addr) netip.Addr {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	from := tcp.AddrPort().Addr().Unmap().WithZone("")
+	if from.Is6() {
+		network, err := from.Prefix(64)
+		if err != nil {
+			panic("BUG: an IPv6 address without a network: " + err.Error())
+		}
+		return network.Addr()
+	}
+	return from
 }
 
 // enter counts a connection in, or returns the counter of the limit it is over.
