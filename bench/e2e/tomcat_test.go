@@ -284,7 +284,11 @@ func TestTomcat(t *testing.T) {
 		}
 	})
 
-	seed := uint64(time.Now().UnixNano())
+	// The same spellings each time in CI, others in each long run.
+	seed := uint64(20_000)
+	if os.Getenv("HEADGATE_LONG") != "" {
+		seed = uint64(time.Now().UnixNano())
+	}
 	t.Run("invented", func(t *testing.T) {
 		refused, served := 0, 0
 		n := 3000
