@@ -32,7 +32,7 @@ func FuzzAppendString(f *testing.F) {
 
 // FuzzAppendASCII: valid JSON stays the same value.
 func FuzzAppendASCII(f *testing.F) {
-	for _, s := range []string{`{"a":["é",1.0,null]}`, `"\u00e9😀"`, `{"😀":{"x":-0}}`, "\"\x7f\""} {
+	for _, s := range []string{`{"a":["é",1.0,null]}`, `"\u00e9😀"`, `{"😀":{"x":-0}}`, "\"\x7f\"", "1E700"} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
@@ -41,11 +41,21 @@ func FuzzAppendASCII(f *testing.F) {
 		}
 		b := AppendASCII(nil, raw)
 		mustBeASCII(t, b)
-		var was, is any
-		if err := errors.Join(json.Unmarshal(raw, &was), json.Unmarshal(b, &is)); err != nil || !reflect.DeepEqual(was, is) {
-			t.Fatalf("%s became %s, %v", raw, b, err)
+		if was, is := value(t, raw), value(t, b); !reflect.DeepEqual(was, is) {
+			t.Fatalf("%s became %s", raw, b)
 		}
 	})
+}
+
+// value reads JSON with its numbers as written: not all fit a float64.
+func value(t *testing.T, raw []byte) (v any) {
+	t.Helper()
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber()
+	if err := decoder.Decode(&v); err != nil {
+		t.Fatalf("%v: %s", err, raw)
+	}
+	return v
 }
 
 func mustBeASCII(t *testing.T, b []byte) {
