@@ -123,8 +123,14 @@ func (c *Child) Signal(sig syscall.Signal) error {
 }
 
 // Pause stops the process as it stands: it keeps its connections and answers
-// nothing.
-func (c *Child) Pause() error { return c.Signal(syscall.SIGSTOP) }
+// nothing. It returns when the process has stopped: the signal alone leaves its
+// threads running for as long as they do not enter the kernel.
+func (c *Child) Pause() error {
+	if err := c.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return awaitStopped(c.PID())
+}
 
 // Resume lets a paused process go on.
 func (c *Child) Resume() error { return c.Signal(syscall.SIGCONT) }
