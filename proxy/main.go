@@ -133,6 +133,9 @@ func build(c Config, stdout io.Writer, log zerolog.Logger) (p *proxy, err error)
 		Forward:  p.forward.Forward,
 		Record:   pep.NewRecorder(p.records, c.LogInputs).Record,
 
+		Trusts: p.forward.Trusts,
+		Vouch:  p.forward.Vouch,
+
 		Token:           p.verifier.VerifyToken,
 		AssertedUser:    identity.Asserted,
 		AuthorizeSecret: string(c.AuthorizeSecret),

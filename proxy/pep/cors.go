@@ -50,8 +50,9 @@ func (h *Handler) knownOrigin(origin []byte) bool {
 }
 
 // crossSite reports whether a request that changes something is authenticated by
-// a cookie, which a browser sends by itself, and comes from a foreign page.
-func (h *Handler) crossSite(x *exchange) bool {
+// a cookie, which a browser sends by itself, and comes from a page of another host
+// than the one it was sent to.
+func (h *Handler) crossSite(x *exchange, host []byte) bool {
 	if x.principal.Method != authz.Session || !x.subject.Authenticated {
 		return false
 	}
@@ -59,7 +60,7 @@ func (h *Handler) crossSite(x *exchange) bool {
 		return false
 	}
 	if origin := x.head.origin; len(origin) > 0 {
-		return !h.knownOrigin(origin) && !sameHost(origin, x.rc.Request.Header.Host())
+		return !h.knownOrigin(origin) && !sameHost(origin, host)
 	}
 	return string(x.head.fetchSite) == "cross-site"
 }

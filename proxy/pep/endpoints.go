@@ -23,12 +23,17 @@ func (h *Handler) own(path []byte) (endpoint string, ok bool) {
 		return "ready", true
 	case "/authorize":
 		return "authorize", true
+	case "/forward-auth":
+		return "forward-auth", true
 	}
 	return "", false
 }
 
 func (h *Handler) endpoint(x *exchange, name string) error {
 	x.event.Endpoint = name
+	if name == "forward-auth" {
+		return h.forwardAuth(x)
+	}
 	if name == "authorize" {
 		if x.event.Method != fasthttp.MethodPost {
 			return authz.Refuse(authz.ErrMethodNotAllowed, "want POST")

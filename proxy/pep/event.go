@@ -16,6 +16,7 @@ type Event struct {
 	Resource  string
 	Action    string
 	Endpoint  string // our own endpoint; empty for proxied requests
+	Asked     bool   // a gateway asked about it and forwards it itself
 
 	Subject    string
 	AuthMethod authz.Method

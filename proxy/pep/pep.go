@@ -36,6 +36,10 @@ type Handler struct {
 	Forward  func(*fasthttp.RequestCtx, *authz.Grant) error
 	Record   func(*Event)
 
+	// For gateways that ask and forward themselves.
+	Trusts func(*fasthttp.RequestCtx) bool                // is the peer one of ours
+	Vouch  func(*fasthttp.RequestCtx, *authz.Grant) error // what Forward would tell the API, as an answer
+
 	// For POST /authorize.
 	Token           func(ctx context.Context, token string) (*authz.Principal, error)
 	AssertedUser    func(user json.RawMessage) (*authz.Principal, error)
@@ -107,18 +111,14 @@ func (h *Handler) judge(x *exchange) error {
 	if x.preflight() {
 		return h.preflight(x)
 	}
-	if err := h.Routes.Match(x.match, x.rc.Method(), x.target); err != nil {
-		return err
-	}
-	x.event.Route, x.event.Resource, x.event.Action = x.match.Context.Route, x.match.Resource, x.match.Action
-	if err := h.identify(x); err != nil {
+	if err := h.understand(x, x.rc.Method()); err != nil {
 		return err
 	}
 	if err := h.fits(x.rc.Request.Header.ContentLength()); err != nil {
 		return err
 	}
-	if h.crossSite(x) {
-		return authz.Refuse(authz.ErrForbidden, "a request with a session cookie came from another site")
+	if h.crossSite(x, x.rc.Request.Header.Host()) {
+		return errCrossSite
 	}
 	if x.match.NeedsBody {
 		x.then = (*Handler).inspect
@@ -126,6 +126,15 @@ func (h *Handler) judge(x *exchange) error {
 	}
 	x.then = (*Handler).forwardFresh
 	return h.decide(x)
+}
+
+// understand finds out what the request is about, and who sent it.
+func (h *Handler) understand(x *exchange, method []byte) error {
+	if err := h.Routes.Match(x.match, method, x.target); err != nil {
+		return err
+	}
+	x.event.Route, x.event.Resource, x.event.Action = x.match.Context.Route, x.match.Resource, x.match.Action
+	return h.identify(x)
 }
 
 // identify finds out who sent the request and what is known about them.
@@ -255,11 +264,7 @@ func (h *Handler) forwardFresh(x *exchange) error {
 }
 
 func (h *Handler) forward(x *exchange) error {
-	x.grant = authz.Grant{
-		Subject: x.subject, Decision: &x.decision, Context: x.question.Context, RequestID: x.event.RequestID,
-		DropAuthorization: x.principal.Method != authz.JWT && x.principal.Method != authz.APIKey,
-		DropCookies:       x.principal.Method != authz.Session || !x.subject.Authenticated,
-	}
+	x.allow()
 	var body *limited
 	if stream := x.rc.RequestBodyStream(); stream != nil {
 		patience(x.rc)
@@ -277,6 +282,15 @@ func (h *Handler) forward(x *exchange) error {
 		linger(x.rc) // the API answered before it had the whole body
 	}
 	return err
+}
+
+// allow turns the decision into what the API is told.
+func (x *exchange) allow() {
+	x.grant = authz.Grant{
+		Subject: x.subject, Decision: &x.decision, Context: x.question.Context, RequestID: x.event.RequestID,
+		DropAuthorization: x.principal.Method != authz.JWT && x.principal.Method != authz.APIKey,
+		DropCookies:       x.principal.Method != authz.Session || !x.subject.Authenticated,
+	}
 }
 
 // fits refuses a body of more than BODY_MAX bytes.
@@ -331,6 +345,7 @@ func (h *Handler) end(x *exchange) {
 
 // The outcomes that only this package knows.
 var (
-	errNotFound = errors.New("no such endpoint")
-	errDenied   = errors.New("denied by policy")
+	errNotFound  = errors.New("no such endpoint")
+	errDenied    = errors.New("denied by policy")
+	errCrossSite = authz.Refuse(authz.ErrForbidden, "a request with a session cookie came from another site")
 )

@@ -60,6 +60,9 @@ func (r *Recorder) Record(e *Event) {
 	if e.Reported {
 		line = line.Bool("enforced", false)
 	}
+	if e.Asked {
+		line = line.Str("mode", "forward-auth")
+	}
 	if !e.Fetched.IsZero() {
 		line = line.Int64("context_age_ms", e.Start.Sub(e.Fetched).Milliseconds())
 	}

@@ -50,7 +50,7 @@ func (q *request) build(f *Forwarder, rc *fasthttp.RequestCtx, g *authz.Grant, n
 	if len(target) == 0 || target[0] != '/' {
 		return authz.Refuse(authz.ErrMalformed, "the request target must begin with /")
 	}
-	trusted := f.trusts(rc)
+	trusted := f.Trusts(rc)
 	authorized := !g.DropAuthorization && len(h.Peek(fasthttp.HeaderAuthorization)) > 0
 
 	q.tokens = q.tokens[:0]

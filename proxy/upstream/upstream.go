@@ -117,14 +117,15 @@ func failures(kind string) *metrics.Counter {
 
 // Forwarder forwards to one API. See New.
 type Forwarder struct {
-	pool        *pool
-	startLine   string // what follows the target: version and Host
-	contextName []byte // folded; nil without
-	contextLine []byte // "name: "; nil without
-	trusted     []netip.Prefix
-	firstByte   time.Duration
-	idle        time.Duration
-	secure      bool
+	pool          *pool
+	startLine     string // what follows the target: version and Host
+	contextHeader string // its name as configured; empty without
+	contextName   []byte // folded; nil without
+	contextLine   []byte // "name: "; nil without
+	trusted       []netip.Prefix
+	firstByte     time.Duration
+	idle          time.Duration
+	secure        bool
 }
 
 // New checks cfg, reads the CA file and starts the pool of connections; none is
@@ -150,7 +151,7 @@ func New(cfg Config) (*Forwarder, error) {
 			return nil, fmt.Errorf("context header %q is not a header name of less than %d characters", cfg.ContextHeader, maxName)
 		}
 		f.contextName = bytes.Clone(name)
-		f.contextLine = []byte(cfg.ContextHeader + ": ")
+		f.contextHeader, f.contextLine = cfg.ContextHeader, []byte(cfg.ContextHeader+": ")
 	}
 	port := cfg.URL.Port()
 	var secure *tlsSource
@@ -193,7 +194,8 @@ func (f *Forwarder) Ping(ctx context.Context) error {
 	return nc.Close()
 }
 
-func (f *Forwarder) trusts(rc *fasthttp.RequestCtx) bool {
+// Trusts reports whether the peer is among TrustedProxies.
+func (f *Forwarder) Trusts(rc *fasthttp.RequestCtx) bool {
 	if len(f.trusted) == 0 {
 		return false
 	}
