@@ -138,7 +138,13 @@ func object(t *testing.T, text string) map[string]any {
 // await waits for a condition.
 func await(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(deadline); !condition(); {
+	awaitLong(t, what, deadline, condition)
+}
+
+// awaitLong is await for what takes its time.
+func awaitLong(t *testing.T, what string, bound time.Duration, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(bound); !condition(); {
 		if time.Now().After(end) {
 			t.Fatalf("gave up waiting: %s", what)
 		}
