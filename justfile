@@ -52,7 +52,7 @@ lint:
 fuzz time="20s":
     .ci/fuzz {{time}}
 
-# write the generated parts of README.md anew
+# write the generated tables of the documentation anew
 docs:
     go test ./proxy -run TestREADME -update
 

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -10,11 +9,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"strconv"
 	"strings"
 	"time"
-
-	"github.com/VictoriaMetrics/metrics"
 )
 
 // maxStatus bounds a status push of OPA, which carries its whole metrics.
@@ -40,7 +36,7 @@ func (p *proxy) admin() *http.Server {
 	shown := revisions{shown: map[string]string{}}
 	open("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		shown.refresh(p.decider.Status().Revisions)
-		metrics.WritePrometheus(w, true)
+		writeMetrics(w)
 	})
 	local("GET /metrics/json", func(w http.ResponseWriter, _ *http.Request) {
 		shown.refresh(p.decider.Status().Revisions)
@@ -113,21 +109,4 @@ func (p *proxy) invalidate(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answer(w, http.StatusOK, report)
-}
-
-// metricsJSON is /metrics as one JSON object: series to value.
-func metricsJSON() map[string]float64 {
-	var text bytes.Buffer
-	metrics.WritePrometheus(&text, true)
-	all := map[string]float64{}
-	for line := range strings.Lines(text.String()) {
-		i := strings.LastIndexByte(strings.TrimSpace(line), ' ')
-		if strings.HasPrefix(line, "#") || i < 0 {
-			continue
-		}
-		if v, err := strconv.ParseFloat(strings.TrimSpace(line[i:]), 64); err == nil && v-v == 0 {
-			all[line[:i]] = v
-		}
-	}
-	return all
 }

@@ -10,7 +10,7 @@ import (
 
 // gauges registers what is read from the stages at the moment of a scrape.
 func (p *proxy) gauges(server *fasthttp.Server) {
-	gauge := func(name string, f func() float64) { metrics.NewGauge("authorizer_proxy_"+name, f) }
+	gauge := func(name string, f func() float64) { metrics.NewGauge(metricPrefix+name, f) }
 	truth := func(b bool) float64 {
 		if b {
 			return 1
@@ -19,9 +19,15 @@ func (p *proxy) gauges(server *fasthttp.Server) {
 	}
 	gauge("active_connections", func() float64 { return float64(server.GetOpenConnectionsCount()) })
 	gauge("requests_in_flight", func() float64 { return float64(p.handler.InFlight()) })
+	gauge("inspected_body_bytes", func() float64 { return float64(p.handler.Bodies.Held()) })
+	gauge("inspected_body_limit_bytes", func() float64 { return float64(p.handler.Bodies.Total) })
+	gauge("record_write_stuck_seconds", func() float64 { return p.records.Stuck().Seconds() })
 	gauge("upstream_connections", func() float64 { return float64(p.forward.Open()) })
 	gauge("opa_questions_in_flight", func() float64 { return float64(p.decider.Status().InFlight) })
+	gauge("opa_questions_waiting", func() float64 { return float64(p.decider.Status().Waiting) })
+	gauge("opa_questions_limit", func() float64 { return float64(p.decider.Status().Limit) })
 	gauge("opa_cache_entries", func() float64 { return float64(p.decider.Status().Entries) })
+	gauge("ready", func() float64 { return truth(p.undecidable() == nil) })
 	gauge("policy_epoch", func() float64 { return float64(p.decider.Status().Epoch) })
 	gauge("policy_lease_age_seconds", func() float64 { return p.decider.Status().Age.Seconds() })
 	gauge("policy_lease_seconds", func() float64 { return p.config.PolicyLease.Seconds() })
@@ -34,6 +40,7 @@ func (p *proxy) gauges(server *fasthttp.Server) {
 	gauge("credentials_cached", func() float64 { return float64(p.verifier.Cached()) })
 	gauge("keys_generation", func() float64 { return float64(p.verifier.Generation()) })
 	gauge("enforce_report", func() float64 { return truth(p.config.Enforce == "report") })
+	gauge("tls_certificate_expires_seconds", func() float64 { return p.certificate.expires() })
 	gauge(fmt.Sprintf(`build_info{version=%q}`, version()), func() float64 { return 1 })
 }
 

@@ -75,9 +75,10 @@ type proxy struct {
 	forward  *upstream.Forwarder
 	handler  *pep.Handler
 
-	reachable probe // is the API there
-	stopping  chan struct{}
-	giveUp    context.CancelFunc // ends what is still in flight
+	reachable   probe        // is the API there
+	certificate *certificate // of the public listener; nil without TLS
+	stopping    chan struct{}
+	giveUp      context.CancelFunc // ends what is still in flight
 }
 
 // build makes the stages, in the order a request meets them.

@@ -47,11 +47,17 @@ func (p *proxy) readiness() pep.Readiness {
 	if p.redis != nil && p.redis.Away() {
 		redis = errRedisAway
 	}
-	opa := p.decider.Ready()
+	return pep.NewReadiness(p.policyReady(), p.verifier.Ready(), redis, p.reachable.result(), time.Now())
+}
+
+func (p *proxy) policyReady() error {
 	select {
 	case <-p.stopping:
-		opa = errStopping
+		return errStopping
 	default:
+		return p.decider.Ready()
 	}
-	return pep.NewReadiness(opa, p.verifier.Ready(), redis, p.reachable.result(), time.Now())
 }
+
+// undecidable is why this replica cannot decide; nil if it can.
+func (p *proxy) undecidable() error { return errors.Join(p.policyReady(), p.verifier.Ready()) }

@@ -24,6 +24,7 @@ func (p *proxy) listen(address string) (net.Listener, error) {
 	if _, err := c.get(nil); err != nil {
 		return nil, err
 	}
+	p.certificate = c
 	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}), nil
 }
 
@@ -59,4 +60,16 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		return nil, err
 	}
 	return c.loaded, nil
+}
+
+// expires is when the certificate ends, in Unix time; 0 if there is none.
+func (c *certificate) expires() float64 {
+	if c == nil {
+		return 0
+	}
+	pair, err := c.get(nil)
+	if err != nil || pair.Leaf == nil {
+		return 0
+	}
+	return float64(pair.Leaf.NotAfter.Unix())
 }

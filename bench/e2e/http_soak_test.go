@@ -116,7 +116,7 @@ func holds(t *testing.T, st *stack.Stack) held {
 	}
 	return held{
 		rss: memory(t, st, "VmRSS"), files: len(files),
-		goroutines: int(sum(metrics, "go_goroutines ")),
+		goroutines: int(sum(metrics, "authorizer_proxy_go_goroutines ")),
 		clients:    int(sum(metrics, "authorizer_proxy_active_connections ")),
 		upstreams:  int(sum(metrics, "authorizer_proxy_upstream_connections ")),
 		inFlight:   int(sum(metrics, "authorizer_proxy_requests_in_flight ")),

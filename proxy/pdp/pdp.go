@@ -355,12 +355,14 @@ type Status struct {
 	Uncached  string            // why decisions are not cached; empty if they are
 	Age       time.Duration     // of the last confirmation; negative if there was none
 	Entries   int
-	InFlight  int
+	InFlight  int // questions that OPA is asked
+	Waiting   int // questions that wait for one of them to end
+	Limit     int // most InFlight; as many again may wait
 }
 
 // Status returns the state of the policy.
 func (d *Decider) Status() Status {
-	s := Status{Age: -1, Entries: d.entries.Len(), InFlight: d.slots.inFlight()}
+	s := Status{Age: -1, Entries: d.entries.Len(), InFlight: d.slots.inFlight(), Waiting: d.slots.waiting(), Limit: d.cfg.MaxInFlight}
 	if e := d.policy.live.Load(); e != nil {
 		s.Epoch, s.Revision, s.Revisions, s.Uncached = e.number, e.revision, e.revisions, e.uncached
 		s.Age = d.age(e)

@@ -70,3 +70,7 @@ func (h *half) enter(deadline time.Time) (leave func(), err error) {
 }
 
 func (s *slots) inFlight() int { return len(s.all.slots) }
+
+// waiting is how many have a place and no slot. The two are read one after the
+// other, so it may be off by what moves in between.
+func (s *slots) waiting() int { return max(0, len(s.all.places)-len(s.all.slots)) }

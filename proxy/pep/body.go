@@ -67,6 +67,13 @@ func (l *BodyLimit) take(subject string, bytes int64) bool {
 	return true
 }
 
+// Held is how many bytes are taken now.
+func (l *BodyLimit) Held() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held
+}
+
 // readAll reads a body of at most limit bytes. It takes memory as bytes come, not
 // as they are announced, and tells reserve how much it holds.
 func readAll(rc *fasthttp.RequestCtx, limit int64, reserve func(size int64) error) (body []byte, err error) {

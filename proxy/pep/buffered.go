@@ -3,6 +3,7 @@ package pep
 import (
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
@@ -21,6 +22,8 @@ var recordErrors = metrics.NewCounter(`authorizer_proxy_record_write_errors_tota
 // is full, Write waits. Safe for concurrent use.
 type Buffered struct {
 	w io.Writer
+
+	stuck atomic.Int64 // when the write under way, or the first of those that fail, began; 0: none
 
 	mu      sync.Mutex
 	pending []byte
@@ -78,12 +81,25 @@ func (b *Buffered) flush() error {
 	if len(b.pending) == 0 {
 		return nil
 	}
+	b.stuck.CompareAndSwap(0, time.Now().UnixNano())
 	n, err := b.w.Write(b.pending)
 	b.pending = append(b.pending[:0], b.pending[n:]...)
 	if err != nil {
 		recordErrors.Inc()
+		return err
 	}
-	return err
+	b.stuck.Store(0)
+	return nil
+}
+
+// Stuck is how long records have been kept from their target, which fails or does
+// not take them: soon requests will wait for it. It does not wait for anything.
+func (b *Buffered) Stuck() time.Duration {
+	since := b.stuck.Load()
+	if since == 0 {
+		return 0
+	}
+	return time.Since(time.Unix(0, since))
 }
 
 // Close writes what is held and ends the writer.

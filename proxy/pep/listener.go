@@ -18,6 +18,8 @@ const (
 	turnedAwayMax = 256               // connections being told so at once; others are just closed
 )
 
+var _ = metrics.NewGauge("authorizer_proxy_connections_limit", func() float64 { return connectionMax })
+
 var (
 	crowded        = turnedAway("total")
 	crowdedAddress = turnedAway("address")

@@ -323,7 +323,7 @@ func TestBuffered(t *testing.T) {
 		}
 		done := make(chan struct{})
 		go func() { written.Wait(); close(done) }()
-		until(t, func() bool { return len(w.String()) > 0 })
+		until(t, func() bool { return len(w.String()) > 0 && b.Stuck() > 0 })
 		select {
 		case <-done:
 			t.Error("nobody waited")
@@ -333,8 +333,8 @@ func TestBuffered(t *testing.T) {
 		w.fails = 0
 		w.mu.Unlock()
 		<-done
-		if err := b.Close(); err != nil {
-			t.Error(err)
+		if err := b.Close(); err != nil || b.Stuck() != 0 {
+			t.Errorf("%v, stuck for %v", err, b.Stuck())
 		}
 		if n := len(w.String()); n != records*len(record) {
 			t.Errorf("%d bytes of %d", n, records*len(record))
