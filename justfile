@@ -34,7 +34,7 @@ opa:
 
 # all tests of the Go program; needs .bin/opa and redis-server
 test: opa
-    go test -race -p 1 ./...
+    .ci/test
 
 # tests of the policy
 test-policy: opa
