@@ -110,131 +110,137 @@ func (m mismatch) run(t *testing.T, st *stack.Stack, credentials map[string]stri
 	})
 }
 
-// Each row was a hole or a false denial of the earlier proxy, which read the
-// office from the query parameters office_id or office alone. "spk" writes and
-// reads at SPK, "spk+swt" at both, "reader" only reads, at SWT, "admin" does
-// everything.
-func TestOfficeMismatches(t *testing.T) {
-	st := sharedStack(t)
+// mismatchUsers are the credentials of the rows: "spk" writes and reads at SPK,
+// "spk+swt" at both, "reader" only reads, at SWT, "admin" does everything.
+func mismatchUsers(t *testing.T, st *stack.Stack) map[string]string {
 	writer := []string{"CWMS Users", "water_manager", "data_manager"}
-	credentials := map[string]string{
+	return map[string]string{
 		"spk":     enroll(t, st, "ROWSPK", map[string][]string{"SPK": writer}),
 		"spk+swt": enroll(t, st, "ROWBOTH", map[string][]string{"SPK": writer, "SWT": writer}),
 		"reader":  bearer(st.Tokens["M5HECTEST"]),
 		"admin":   bearer(st.Tokens["HECADMIN"]),
 	}
-	for _, m := range []mismatch{
-		// Hole: office_id was read, the API acts on office.
-		{"M1 office_id hides office", "spk", "GET", "/timeseries?office_id=SPK&office=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 403},
-		{"M1 office behind an encoded name", "spk", "GET", "/timeseries?office_id=SPK&%6Fffice=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 403},
-		{"M1 office_id counts for nothing", "spk", "GET", "/timeseries?office_id=SWT&office=SPK&name=A.Flow.Inst.1Hour.0.Rev", "", "", 200},
+}
 
-		// Hole: the office of the query was read, that of the body is written.
-		{"M2 query SPK, body SWT", "spk", "POST", "/timeseries?office=SPK", jsonType, `{"name":"A.Flow.Inst.1Hour.0.Rev","office-id":"SWT","values":[]}`, 403},
-		{"M2 query SWT, body SPK", "spk", "POST", "/timeseries?office=SWT", jsonType, `{"name":"A.Flow.Inst.1Hour.0.Rev","office-id":"SPK","values":[]}`, 403},
-		{"M2 query and body SPK", "spk", "POST", "/timeseries?office=SPK", jsonType, `{"name":"A.Flow.Inst.1Hour.0.Rev","office-id":"SPK","values":[]}`, 200},
-
-		// False denial: every normal write, as clients name its office in the body.
-		{"M3 office in the body only", "spk", "POST", "/timeseries", jsonType, `{"name":"A.Flow.Inst.1Hour.0.Rev","office-id":"SPK","values":[]}`, 200},
-		{"M3 another office in the body", "spk", "POST", "/timeseries", jsonType, `{"name":"A.Flow.Inst.1Hour.0.Rev","office-id":"SWT","values":[]}`, 403},
-		{"M3 no office at all", "spk", "POST", "/timeseries", jsonType, `{"name":"A.Flow.Inst.1Hour.0.Rev","values":[]}`, 403},
-		{"M3 two offices in the body", "spk", "POST", "/timeseries", jsonType, `{"office-id":"SPK","Office-Id":"SWT"}`, 400},
-
-		// Hole: only the exact path of a collection was judged.
-		{"M4 item", "spk", "PATCH", "/timeseries/A.Flow.Inst.1Hour.0.Rev", jsonType, `{"office-id":"SWT"}`, 403},
-		{"M4 own item", "spk", "PATCH", "/timeseries/A.Flow.Inst.1Hour.0.Rev", jsonType, `{"office-id":"SPK"}`, 200},
-		{"M4 item deleted", "spk", "DELETE", "/timeseries/A.Flow.Inst.1Hour.0.Rev?office=SWT", "", "", 403},
-		{"M4 part of an item", "spk", "GET", "/levels/A.Elev.Inst.0.Top/timeseries?office=SWT", "", "", 403},
-		{"M4 part of an own item", "spk", "GET", "/levels/A.Elev.Inst.0.Top/timeseries?office=SPK", "", "", 200},
-		{"M4 slash at the end", "spk", "GET", "/timeseries/?office=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 403},
-		{"M4 dot segment", "spk", "GET", "/x/../timeseries?office=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 400},
-		{"M4 letter of the path encoded", "spk", "GET", "/timeserie%73?office=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 400},
-
-		// Hole: the office inside a page cursor overrides that of the query.
-		{"M5 cursor of SWT", "spk", "GET", "/catalog/TIMESERIES?office=SPK&page=" + page("SWT/KEYS.Elev.Inst.1Hour.0.Rev||SWT||.*"), "", "", 403},
-		{"M5 cursor of SPK", "spk", "GET", "/catalog/TIMESERIES?office=SPK&page=" + page("SPK/Folsom.Elev.Inst.1Hour.0.Rev||SPK||.*"), "", "", 200},
-		{"M5 a cursor that cannot be read", "spk", "GET", "/catalog/TIMESERIES?office=SPK&page=x", "", "", 403},
-		{"M5 any cursor, allowed everywhere", "admin", "GET", "/catalog/TIMESERIES?office=SPK&page=x", "", "", 200},
-
-		// Hole: with ts-ids the API ignores the office.
-		{"M7 ts-ids", "spk", "GET", "/timeseries/recent?office=SPK&ts-ids=KEYS.Elev.Inst.1Hour.0.Ccp-Rev", "", "", 403},
-		{"M7 group", "spk", "GET", "/timeseries/recent?office=SPK&category-id=Default&group-id=Elev", "", "", 200},
-		{"M7 ts-ids, allowed everywhere", "admin", "GET", "/timeseries/recent?office=SPK&ts-ids=KEYS.Elev.Inst.1Hour.0.Ccp-Rev", "", "", 200},
-
-		// Hole and false denial: masks were not read.
-		{"M8 mask of another office", "spk", "GET", "/measurements?office-mask=SWT", "", "", 403},
-		{"M8 mask of the own office", "spk", "GET", "/measurements?office-mask=SPK", "", "", 200},
-		{"M8 mask of all", "spk", "GET", "/measurements?office-mask=*", "", "", 403},
-		{"M8 pattern", "spk", "GET", "/measurements?office-mask=S%5BPW%5D.", "", "", 403},
-		{"M8 no mask", "spk", "GET", "/measurements", "", "", 403},
-		{"M8 mask beside an office", "spk", "GET", "/measurements?office=SPK&office-mask=SWT", "", "", 403},
-
-		// Hole: further parameters that name offices.
-		{"M9 category-office-id", "spk", "GET", "/timeseries/group?office=SPK&category-office-id=SWT", "", "", 403},
-		{"M9 group-office-id", "spk", "GET", "/timeseries/group?office=SPK&group-office-id=SWT", "", "", 403},
-		{"M9 all of the own office", "spk", "GET", "/timeseries/group?office=SPK&category-office-id=SPK&group-office-id=SPK", "", "", 200},
-		{"M9 bounding-office-like", "spk", "GET", "/catalog/LOCATIONS?office=SPK&bounding-office-like=SWT", "", "", 403},
-		{"M9 bounding-office-like, own", "spk", "GET", "/catalog/LOCATIONS?office=SPK&bounding-office-like=SPK", "", "", 200},
-
-		// Hole: offices in the path.
-		{"M10 text of SWT", "spk", "GET", "/v2/timeseries/text/SWT/A.Text.Inst.1Hour.0.Rev", "", "", 403},
-		{"M10 text of SPK", "spk", "GET", "/v2/timeseries/text/SPK/A.Text.Inst.1Hour.0.Rev", "", "", 200},
-		{"M10 forecast of SWT", "spk", "GET", "/v2/forecast-spec/SWT/F", "", "", 403},
-		{"M10 forecast of SPK", "spk", "GET", "/v2/forecast-spec/SPK/F", "", "", 200},
-		{"M10 path SPK, query SWT", "spk", "GET", "/v2/forecast-spec/SPK/F?office=SWT", "", "", 403},
-
-		// Hole: arrays whose elements name different offices.
-		{"M11 one of two", "spk", "POST", "/measurements", jsonType, `[{"id":{"office-id":"SPK","name":"A"}},{"id":{"office-id":"SWT","name":"B"}}]`, 403},
-		{"M11 both own", "spk", "POST", "/measurements", jsonType, `[{"id":{"office-id":"SPK","name":"A"}},{"id":{"office-id":"SPK","name":"B"}}]`, 201},
-		{"M11 two offices of the user", "spk+swt", "POST", "/measurements", jsonType, `[{"id":{"office-id":"SPK","name":"A"}},{"id":{"office-id":"SWT","name":"B"}}]`, 201},
-		{"M11 an element without one", "spk", "POST", "/measurements", jsonType, `[{"id":{"office-id":"SPK","name":"A"}},{"id":{"name":"B"}}]`, 403},
-
-		// Hole: offices deep in the bodies of groups.
-		{"M12 assigned series of SWT", "spk", "POST", "/timeseries/group", jsonType, `{"office-id":"SPK","id":"G","time-series-category":{"office-id":"SPK","id":"C"},"assigned-time-series":[{"office-id":"SPK","timeseries-id":"A"},{"office-id":"SWT","timeseries-id":"B"}]}`, 403},
-		{"M12 category of SWT", "spk", "POST", "/timeseries/group", jsonType, `{"office-id":"SPK","id":"G","time-series-category":{"office-id":"SWT","id":"C"}}`, 403},
-		{"M12 all own", "spk", "POST", "/timeseries/group", jsonType, `{"office-id":"SPK","id":"G","time-series-category":{"office-id":"SPK","id":"C"},"assigned-time-series":[{"office-id":"SPK","timeseries-id":"A"}]}`, 201},
-
-		// Hole and false denial: XML was not read.
-		{"M13 attribute", "spk", "POST", "/ratings?store-template=True", xmlType, `<ratings><rating-template office-id="SPK"/><simple-rating office-id="SWT"/></ratings>`, 403},
-		{"M13 own attributes", "spk", "POST", "/ratings?store-template=True", xmlType, `<ratings><rating-template office-id="SPK"/><simple-rating office-id="SPK"/></ratings>`, 201},
-		{"M13 element", "spk", "POST", "/timeseries", xmlType, `<timeseries><office-id>SWT</office-id></timeseries>`, 403},
-		{"M13 own element", "spk", "POST", "/timeseries", xmlType, `<timeseries><office-id>SPK</office-id></timeseries>`, 200},
-		{"M13 element as a reference", "spk", "POST", "/timeseries", xmlType, `<timeseries><office-id>S&#87;T</office-id></timeseries>`, 403},
-		{"M13 entity of its own", "spk", "POST", "/timeseries", xmlType, `<!DOCTYPE t [<!ENTITY o "SPK">]><timeseries><office-id>&o;</office-id></timeseries>`, 400},
-
-		// False denial: offices compared with case.
-		{"M14 small letters", "spk", "GET", "/timeseries?office=spk&name=A.Flow.Inst.1Hour.0.Rev", "", "", 200},
-		{"M14 small letters of another", "spk", "GET", "/timeseries?office=swt&name=A.Flow.Inst.1Hour.0.Rev", "", "", 403},
-
-		// False denial: a repeated parameter was nobody's office. The API takes the
-		// first value; here each counts.
-		{"M15 twice the same", "spk", "GET", "/timeseries?office=SPK&office=SPK&name=A.Flow.Inst.1Hour.0.Rev", "", "", 200},
-		{"M15 two offices of the user", "spk+swt", "GET", "/timeseries?office=SPK&office=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 200},
-		{"M15 one of two", "spk", "GET", "/timeseries?office=SPK&office=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 403},
-
-		// False denial for those who are allowed everywhere; a hole for all others, as
-		// without an office the API looks at all.
-		{"M16 no office", "spk", "GET", "/timeseries?name=A.Flow.Inst.1Hour.0.Rev", "", "", 403},
-		{"M16 no office, allowed everywhere", "admin", "GET", "/timeseries?name=A.Flow.Inst.1Hour.0.Rev", "", "", 200},
-		{"M16 an empty office", "spk", "GET", "/timeseries?office=&name=A.Flow.Inst.1Hour.0.Rev", "", "", 400},
-
-		// Hole: the name in the path is ignored, the body names what is written.
-		{"M18 another series in the body", "spk", "PATCH", "/timeseries/Folsom.Elev.Inst.1Hour.0.Ccp-Rev", jsonType, `{"name":"KEYS.Elev.Inst.1Hour.0.Ccp-Rev","office-id":"SWT","values":[]}`, 403},
-		{"M18 path as query", "spk", "PATCH", "/timeseries/Folsom.Elev.Inst.1Hour.0.Ccp-Rev?office=SPK", jsonType, `{"name":"KEYS.Elev.Inst.1Hour.0.Ccp-Rev","office-id":"SWT","values":[]}`, 403},
-
-		// The request does not tell whose lock it is: only who is allowed everywhere.
-		{"M19 a lock by its id", "spk", "POST", "/project-locks/deny?lock-id=17", "", "", 403},
-		{"M19 with an office that the API does not read", "spk", "POST", "/project-locks/deny?lock-id=17&office=SPK", "", "", 403},
-		{"M19 allowed everywhere", "admin", "POST", "/project-locks/deny?lock-id=17", "", "", 201},
-
-		// False denial: to rate values is to read, for those who may not write ratings.
-		{"M20 rate values", "reader", "POST", "/ratings/rate-values/SWT/KEYS.Elev%3BStor.Linear.Production", jsonType, `{"input-units":["ft"],"values":[[723.1]]}`, 200},
-		{"M20 rate series", "reader", "POST", "/ratings/reverse-rate-ts/SWT/KEYS.Elev%3BStor.Linear.Production", jsonType, `{"office-id":"SPK"}`, 200},
-		{"M20 of another office", "reader", "POST", "/ratings/rate-values/SPK/A.Elev%3BStor.Linear.Production", jsonType, `{"input-units":["ft"],"values":[[723.1]]}`, 403},
-		{"M20 a rating is written", "reader", "POST", "/ratings", xmlType, `<ratings><rating-template office-id="SWT"/></ratings>`, 403},
-	} {
+// Each row was a hole or a false denial of the earlier proxy, which read the
+// office from the query parameters office_id or office alone.
+func TestOfficeMismatches(t *testing.T) {
+	st := sharedStack(t)
+	credentials := mismatchUsers(t, st)
+	for _, m := range mismatches {
 		m.run(t, st, credentials)
 	}
+}
+
+var mismatches = []mismatch{
+	// Hole: office_id was read, the API acts on office.
+	{"M1 office_id hides office", "spk", "GET", "/timeseries?office_id=SPK&office=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 403},
+	{"M1 office behind an encoded name", "spk", "GET", "/timeseries?office_id=SPK&%6Fffice=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 403},
+	{"M1 office_id counts for nothing", "spk", "GET", "/timeseries?office_id=SWT&office=SPK&name=A.Flow.Inst.1Hour.0.Rev", "", "", 200},
+
+	// Hole: the office of the query was read, that of the body is written.
+	{"M2 query SPK, body SWT", "spk", "POST", "/timeseries?office=SPK", jsonType, `{"name":"A.Flow.Inst.1Hour.0.Rev","office-id":"SWT","values":[]}`, 403},
+	{"M2 query SWT, body SPK", "spk", "POST", "/timeseries?office=SWT", jsonType, `{"name":"A.Flow.Inst.1Hour.0.Rev","office-id":"SPK","values":[]}`, 403},
+	{"M2 query and body SPK", "spk", "POST", "/timeseries?office=SPK", jsonType, `{"name":"A.Flow.Inst.1Hour.0.Rev","office-id":"SPK","values":[]}`, 200},
+
+	// False denial: every normal write, as clients name its office in the body.
+	{"M3 office in the body only", "spk", "POST", "/timeseries", jsonType, `{"name":"A.Flow.Inst.1Hour.0.Rev","office-id":"SPK","values":[]}`, 200},
+	{"M3 another office in the body", "spk", "POST", "/timeseries", jsonType, `{"name":"A.Flow.Inst.1Hour.0.Rev","office-id":"SWT","values":[]}`, 403},
+	{"M3 no office at all", "spk", "POST", "/timeseries", jsonType, `{"name":"A.Flow.Inst.1Hour.0.Rev","values":[]}`, 403},
+	{"M3 two offices in the body", "spk", "POST", "/timeseries", jsonType, `{"office-id":"SPK","Office-Id":"SWT"}`, 400},
+
+	// Hole: only the exact path of a collection was judged.
+	{"M4 item", "spk", "PATCH", "/timeseries/A.Flow.Inst.1Hour.0.Rev", jsonType, `{"office-id":"SWT"}`, 403},
+	{"M4 own item", "spk", "PATCH", "/timeseries/A.Flow.Inst.1Hour.0.Rev", jsonType, `{"office-id":"SPK"}`, 200},
+	{"M4 item deleted", "spk", "DELETE", "/timeseries/A.Flow.Inst.1Hour.0.Rev?office=SWT", "", "", 403},
+	{"M4 part of an item", "spk", "GET", "/levels/A.Elev.Inst.0.Top/timeseries?office=SWT", "", "", 403},
+	{"M4 part of an own item", "spk", "GET", "/levels/A.Elev.Inst.0.Top/timeseries?office=SPK", "", "", 200},
+	{"M4 slash at the end", "spk", "GET", "/timeseries/?office=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 403},
+	{"M4 dot segment", "spk", "GET", "/x/../timeseries?office=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 400},
+	{"M4 letter of the path encoded", "spk", "GET", "/timeserie%73?office=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 400},
+
+	// Hole: the office inside a page cursor overrides that of the query.
+	{"M5 cursor of SWT", "spk", "GET", "/catalog/TIMESERIES?office=SPK&page=" + page("SWT/KEYS.Elev.Inst.1Hour.0.Rev||SWT||.*"), "", "", 403},
+	{"M5 cursor of SPK", "spk", "GET", "/catalog/TIMESERIES?office=SPK&page=" + page("SPK/Folsom.Elev.Inst.1Hour.0.Rev||SPK||.*"), "", "", 200},
+	{"M5 a cursor that cannot be read", "spk", "GET", "/catalog/TIMESERIES?office=SPK&page=x", "", "", 403},
+	{"M5 any cursor, allowed everywhere", "admin", "GET", "/catalog/TIMESERIES?office=SPK&page=x", "", "", 200},
+
+	// Hole: with ts-ids the API ignores the office.
+	{"M7 ts-ids", "spk", "GET", "/timeseries/recent?office=SPK&ts-ids=KEYS.Elev.Inst.1Hour.0.Ccp-Rev", "", "", 403},
+	{"M7 group", "spk", "GET", "/timeseries/recent?office=SPK&category-id=Default&group-id=Elev", "", "", 200},
+	{"M7 ts-ids, allowed everywhere", "admin", "GET", "/timeseries/recent?office=SPK&ts-ids=KEYS.Elev.Inst.1Hour.0.Ccp-Rev", "", "", 200},
+
+	// Hole and false denial: masks were not read.
+	{"M8 mask of another office", "spk", "GET", "/measurements?office-mask=SWT", "", "", 403},
+	{"M8 mask of the own office", "spk", "GET", "/measurements?office-mask=SPK", "", "", 200},
+	{"M8 mask of all", "spk", "GET", "/measurements?office-mask=*", "", "", 403},
+	{"M8 pattern", "spk", "GET", "/measurements?office-mask=S%5BPW%5D.", "", "", 403},
+	{"M8 no mask", "spk", "GET", "/measurements", "", "", 403},
+	{"M8 mask beside an office", "spk", "GET", "/measurements?office=SPK&office-mask=SWT", "", "", 403},
+
+	// Hole: further parameters that name offices.
+	{"M9 category-office-id", "spk", "GET", "/timeseries/group?office=SPK&category-office-id=SWT", "", "", 403},
+	{"M9 group-office-id", "spk", "GET", "/timeseries/group?office=SPK&group-office-id=SWT", "", "", 403},
+	{"M9 all of the own office", "spk", "GET", "/timeseries/group?office=SPK&category-office-id=SPK&group-office-id=SPK", "", "", 200},
+	{"M9 bounding-office-like", "spk", "GET", "/catalog/LOCATIONS?office=SPK&bounding-office-like=SWT", "", "", 403},
+	{"M9 bounding-office-like, own", "spk", "GET", "/catalog/LOCATIONS?office=SPK&bounding-office-like=SPK", "", "", 200},
+
+	// Hole: offices in the path.
+	{"M10 text of SWT", "spk", "GET", "/v2/timeseries/text/SWT/A.Text.Inst.1Hour.0.Rev", "", "", 403},
+	{"M10 text of SPK", "spk", "GET", "/v2/timeseries/text/SPK/A.Text.Inst.1Hour.0.Rev", "", "", 200},
+	{"M10 forecast of SWT", "spk", "GET", "/v2/forecast-spec/SWT/F", "", "", 403},
+	{"M10 forecast of SPK", "spk", "GET", "/v2/forecast-spec/SPK/F", "", "", 200},
+	{"M10 path SPK, query SWT", "spk", "GET", "/v2/forecast-spec/SPK/F?office=SWT", "", "", 403},
+
+	// Hole: arrays whose elements name different offices.
+	{"M11 one of two", "spk", "POST", "/measurements", jsonType, `[{"id":{"office-id":"SPK","name":"A"}},{"id":{"office-id":"SWT","name":"B"}}]`, 403},
+	{"M11 both own", "spk", "POST", "/measurements", jsonType, `[{"id":{"office-id":"SPK","name":"A"}},{"id":{"office-id":"SPK","name":"B"}}]`, 201},
+	{"M11 two offices of the user", "spk+swt", "POST", "/measurements", jsonType, `[{"id":{"office-id":"SPK","name":"A"}},{"id":{"office-id":"SWT","name":"B"}}]`, 201},
+	{"M11 an element without one", "spk", "POST", "/measurements", jsonType, `[{"id":{"office-id":"SPK","name":"A"}},{"id":{"name":"B"}}]`, 403},
+
+	// Hole: offices deep in the bodies of groups.
+	{"M12 assigned series of SWT", "spk", "POST", "/timeseries/group", jsonType, `{"office-id":"SPK","id":"G","time-series-category":{"office-id":"SPK","id":"C"},"assigned-time-series":[{"office-id":"SPK","timeseries-id":"A"},{"office-id":"SWT","timeseries-id":"B"}]}`, 403},
+	{"M12 category of SWT", "spk", "POST", "/timeseries/group", jsonType, `{"office-id":"SPK","id":"G","time-series-category":{"office-id":"SWT","id":"C"}}`, 403},
+	{"M12 all own", "spk", "POST", "/timeseries/group", jsonType, `{"office-id":"SPK","id":"G","time-series-category":{"office-id":"SPK","id":"C"},"assigned-time-series":[{"office-id":"SPK","timeseries-id":"A"}]}`, 201},
+
+	// Hole and false denial: XML was not read.
+	{"M13 attribute", "spk", "POST", "/ratings?store-template=True", xmlType, `<ratings><rating-template office-id="SPK"/><simple-rating office-id="SWT"/></ratings>`, 403},
+	{"M13 own attributes", "spk", "POST", "/ratings?store-template=True", xmlType, `<ratings><rating-template office-id="SPK"/><simple-rating office-id="SPK"/></ratings>`, 201},
+	{"M13 element", "spk", "POST", "/timeseries", xmlType, `<timeseries><office-id>SWT</office-id></timeseries>`, 403},
+	{"M13 own element", "spk", "POST", "/timeseries", xmlType, `<timeseries><office-id>SPK</office-id></timeseries>`, 200},
+	{"M13 element as a reference", "spk", "POST", "/timeseries", xmlType, `<timeseries><office-id>S&#87;T</office-id></timeseries>`, 403},
+	{"M13 entity of its own", "spk", "POST", "/timeseries", xmlType, `<!DOCTYPE t [<!ENTITY o "SPK">]><timeseries><office-id>&o;</office-id></timeseries>`, 400},
+
+	// False denial: offices compared with case.
+	{"M14 small letters", "spk", "GET", "/timeseries?office=spk&name=A.Flow.Inst.1Hour.0.Rev", "", "", 200},
+	{"M14 small letters of another", "spk", "GET", "/timeseries?office=swt&name=A.Flow.Inst.1Hour.0.Rev", "", "", 403},
+
+	// False denial: a repeated parameter was nobody's office. The API takes the
+	// first value; here each counts.
+	{"M15 twice the same", "spk", "GET", "/timeseries?office=SPK&office=SPK&name=A.Flow.Inst.1Hour.0.Rev", "", "", 200},
+	{"M15 two offices of the user", "spk+swt", "GET", "/timeseries?office=SPK&office=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 200},
+	{"M15 one of two", "spk", "GET", "/timeseries?office=SPK&office=SWT&name=A.Flow.Inst.1Hour.0.Rev", "", "", 403},
+
+	// False denial for those who are allowed everywhere; a hole for all others, as
+	// without an office the API looks at all.
+	{"M16 no office", "spk", "GET", "/timeseries?name=A.Flow.Inst.1Hour.0.Rev", "", "", 403},
+	{"M16 no office, allowed everywhere", "admin", "GET", "/timeseries?name=A.Flow.Inst.1Hour.0.Rev", "", "", 200},
+	{"M16 an empty office", "spk", "GET", "/timeseries?office=&name=A.Flow.Inst.1Hour.0.Rev", "", "", 400},
+
+	// Hole: the name in the path is ignored, the body names what is written.
+	{"M18 another series in the body", "spk", "PATCH", "/timeseries/Folsom.Elev.Inst.1Hour.0.Ccp-Rev", jsonType, `{"name":"KEYS.Elev.Inst.1Hour.0.Ccp-Rev","office-id":"SWT","values":[]}`, 403},
+	{"M18 path as query", "spk", "PATCH", "/timeseries/Folsom.Elev.Inst.1Hour.0.Ccp-Rev?office=SPK", jsonType, `{"name":"KEYS.Elev.Inst.1Hour.0.Ccp-Rev","office-id":"SWT","values":[]}`, 403},
+
+	// The request does not tell whose lock it is: only who is allowed everywhere.
+	{"M19 a lock by its id", "spk", "POST", "/project-locks/deny?lock-id=17", "", "", 403},
+	{"M19 with an office that the API does not read", "spk", "POST", "/project-locks/deny?lock-id=17&office=SPK", "", "", 403},
+	{"M19 allowed everywhere", "admin", "POST", "/project-locks/deny?lock-id=17", "", "", 201},
+
+	// False denial: to rate values is to read, for those who may not write ratings.
+	{"M20 rate values", "reader", "POST", "/ratings/rate-values/SWT/KEYS.Elev%3BStor.Linear.Production", jsonType, `{"input-units":["ft"],"values":[[723.1]]}`, 200},
+	{"M20 rate series", "reader", "POST", "/ratings/reverse-rate-ts/SWT/KEYS.Elev%3BStor.Linear.Production", jsonType, `{"office-id":"SPK"}`, 200},
+	{"M20 of another office", "reader", "POST", "/ratings/rate-values/SPK/A.Elev%3BStor.Linear.Production", jsonType, `{"input-units":["ft"],"values":[[723.1]]}`, 403},
+	{"M20 a rating is written", "reader", "POST", "/ratings", xmlType, `<ratings><rating-template office-id="SWT"/></ratings>`, 403},
 }
 
 // The rest of the holes is on routes that the shipped policy opens to no role but
