@@ -83,12 +83,19 @@ func (s *Stats) Mean() time.Duration { return time.Duration(s.Latency.Mean()) }
 // Max is the longest latency.
 func (s *Stats) Max() time.Duration { return time.Duration(s.Latency.Max()) }
 
-func newStats() *Stats {
+// NewStats are the results of nothing yet.
+func NewStats() *Stats {
 	// Two digits are enough to compare latencies, and keep a histogram at 40 KB.
 	return &Stats{Latency: hdrhistogram.New(1, int64(10*time.Minute), 2)}
 }
 
-func (s *Stats) add(o *Stats) {
+func (s *Stats) record(d time.Duration) {
+	s.Requests++
+	_ = s.Latency.RecordValue(max(1, d.Nanoseconds())) // its range is far beyond any time-out
+}
+
+// Add adds the results of another row.
+func (s *Stats) Add(o *Stats) {
 	s.Requests += o.Requests
 	s.Failed += o.Failed
 	s.Latency.Merge(o.Latency)
@@ -100,6 +107,9 @@ type Result struct {
 	Total   *Stats
 	Calls   map[string]*Stats // by Call.Name
 	Errors  []string          // the first few failures
+	// Late is how long after they were due requests of an open loop were sent by
+	// workers that had nothing else to do: the generator's own part of the latency.
+	Late *Stats
 }
 
 // Rate is the throughput in requests per second.
@@ -139,19 +149,20 @@ func Run(ctx context.Context, o Options, next func(n int64) *Call) (*Result, err
 	workers := make([]*worker, o.Connections)
 	var wg sync.WaitGroup
 	for i := range workers {
-		w := &worker{run: &r, conns: map[string]*conn{}, prepared: map[*Call]*fasthttp.Request{}, calls: map[string]*Stats{}}
+		w := &worker{run: &r, conns: map[string]*conn{}, prepared: map[*Call]*fasthttp.Request{}, calls: map[string]*Stats{}, late: NewStats()}
 		workers[i] = w
 		wg.Go(func() { w.work(ctx) })
 	}
 	wg.Wait()
-	result := &Result{Elapsed: time.Since(r.start), Total: newStats(), Calls: map[string]*Stats{}}
+	result := &Result{Elapsed: time.Since(r.start), Total: NewStats(), Calls: map[string]*Stats{}, Late: NewStats()}
 	for _, w := range workers {
+		result.Late.Add(w.late)
 		for name, stats := range w.calls {
 			if result.Calls[name] == nil {
-				result.Calls[name] = newStats()
+				result.Calls[name] = NewStats()
 			}
-			result.Calls[name].add(stats)
-			result.Total.add(stats)
+			result.Calls[name].Add(stats)
+			result.Total.Add(stats)
 		}
 		if room := keptErrors - len(result.Errors); room > 0 {
 			result.Errors = append(result.Errors, w.errors[:min(room, len(w.errors))]...)
@@ -175,6 +186,7 @@ type worker struct {
 	prepared map[*Call]*fasthttp.Request
 	response fasthttp.Response
 	calls    map[string]*Stats
+	late     *Stats
 	errors   []string
 }
 
@@ -192,8 +204,14 @@ func (w *worker) work(ctx context.Context) {
 		start := time.Now()
 		if w.Rate > 0 {
 			due := w.start.Add(time.Duration(float64(n) / w.Rate * float64(time.Second)))
-			if !sleep(ctx, due.Sub(start)) {
-				return
+			if early := due.Sub(start); early > 0 {
+				if !sleep(ctx, early-fine) {
+					return
+				}
+				for rest := time.Until(due); rest > 0; rest = time.Until(due) {
+					fineSleep(rest)
+				}
+				w.late.record(time.Since(due))
 			}
 			start = due
 		}
@@ -203,6 +221,10 @@ func (w *worker) work(ctx context.Context) {
 		}
 	}
 }
+
+// fine is what is left of a pause for a clock better than that of a timer, which
+// may be a millisecond late where the process has nothing else to do.
+const fine = 1500 * time.Microsecond
 
 // sleep reports false when ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
@@ -222,7 +244,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (w *worker) send(c *Call, start time.Time) {
 	stats := w.calls[c.Name]
 	if stats == nil {
-		stats = newStats()
+		stats = NewStats()
 		w.calls[c.Name] = stats
 	}
 	a := Answer{Call: c, Start: start}
@@ -231,11 +253,12 @@ func (w *worker) send(c *Call, start time.Time) {
 		err = w.exchange(req)
 	}
 	a.End = time.Now()
-	stats.Requests++
 	if err == nil {
 		a.Status, a.Body = w.response.StatusCode(), w.response.Body()
-		_ = stats.Latency.RecordValue(max(1, a.End.Sub(start).Nanoseconds())) // its range is far beyond any time-out
+		stats.record(a.End.Sub(start))
 		err = c.verify(a.Status, a.Body)
+	} else {
+		stats.Requests++
 	}
 	if a.Err = err; err != nil {
 		stats.Failed++
