@@ -97,7 +97,12 @@ type Stack struct {
 	RedisServer, OPAServer, StandIn *Child
 	Replicas                        []*Child
 
+	mu    sync.Mutex
+	extra []*Child // started beside the stack's own
+
 	tools     toolbox
+	proxy     string            // its binary
+	env       map[string]string // of every proxy, without its ports
 	dir       string
 	spawn     *spawner
 	hub       *hub
@@ -207,14 +212,14 @@ func (s *Stack) start(ctx context.Context, o Options) error {
 		}
 	}
 	maps.Copy(env, given)
+	s.env = env
 	s.AdminToken, s.AuthorizeSecret = env["ADMIN_TOKEN"], env["AUTHORIZE_SECRET"]
 
 	work, together := errgroup.WithContext(ctx)
-	var proxyBinary string
 	proxyBuilt, backends := make(chan struct{}), make(chan struct{})
 	if o.Replicas > 0 {
 		work.Go(func() (err error) {
-			proxyBinary, err = s.tools.build(together, "proxy", ".", "./proxy")
+			s.proxy, err = s.tools.build(together, "proxy", ".", "./proxy")
 			if err == nil {
 				close(proxyBuilt)
 			}
@@ -244,7 +249,7 @@ func (s *Stack) start(ctx context.Context, o Options) error {
 				}
 			}
 			c := s.Replicas[i]
-			c.path = proxyBinary
+			c.path = s.proxy
 			return c.Start(together)
 		})
 	}
@@ -465,7 +470,9 @@ func stopAll(children []*Child) error {
 
 // children are all processes that were described, in the order of a request.
 func (s *Stack) children() []*Child {
-	all := slices.Clone(s.Replicas)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := append(slices.Clone(s.Replicas), s.extra...)
 	for _, c := range []*Child{s.OPAServer, s.RedisServer, s.StandIn} {
 		if c != nil {
 			all = append(all, c)
