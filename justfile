@@ -55,10 +55,15 @@ fuzz time="20s":
 # write the generated tables of the documentation anew
 docs:
     go test ./proxy -run TestREADME -update
+    go test ./bench/report -update
 
 # micro benchmarks
 bench:
     go test -run '^$' -bench . -benchmem ./proxy/...
+
+# measure everything and write the page of results: under 15 minutes
+results out="bench/results":
+    go run ./bench run --out "{{out}}"
 
 # the stress ramp of k6 against a running proxy (needs k6)
 k6 script="stress":
