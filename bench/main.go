@@ -1,5 +1,5 @@
 // Command bench runs the proxy with all that it needs on one machine: a local
-// stack to try it out, the stand-in API and load.
+// stack to try it out, the stand-in API and load, and the page of results.
 package main
 
 import (
@@ -18,6 +18,7 @@ import (
 const usage = `Headgate on one machine.
 
   go run ./bench up        start Redis, OPA, the stand-in API and the proxy
+  go run ./bench run       measure, and write the page of results
   go run ./bench standin   start the stand-in API alone
 
 Each command lists its flags with --help.
@@ -45,6 +46,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case "up":
 		endWithGoRun()
 		return up(ctx, args, stdout, stderr)
+	case "run":
+		endWithGoRun()
+		return runBench(ctx, args, stdout, stderr)
 	case "standin":
 		return standin.Command(ctx, args, stderr)
 	case "help", "-h", "-help", "--help":

@@ -47,7 +47,7 @@ func up(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		err = describe(stdout, s)
 	}
 	if err == nil {
-		report(ctx, s, stderr)
+		stay(ctx, s, stderr)
 		fmt.Fprintln(stderr, "stopping")
 	}
 	if stopped := s.Stop(); stopped != nil {
@@ -56,10 +56,10 @@ func up(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	return err
 }
 
-// report waits for the end of ctx and tells meanwhile of processes that end by
+// stay waits for the end of ctx and tells meanwhile of processes that end by
 // themselves. They are not started again: whoever kills one wants to see what
 // happens.
-func report(ctx context.Context, s *stack.Stack, stderr io.Writer) {
+func stay(ctx context.Context, s *stack.Stack, stderr io.Writer) {
 	ended := make(chan *stack.Child)
 	for _, c := range s.Children() {
 		go func() {
