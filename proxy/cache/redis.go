@@ -31,6 +31,10 @@ const (
 
 	probeFirst, probeLast = 10 * time.Millisecond, 400 * time.Millisecond
 
+	// trackRetry is how often a server that did not track keys is asked again
+	// whether it does: it may be another by now, or permit what it refused.
+	trackRetry = 5 * time.Second
+
 	sentinelRefresh = time.Second
 	clusterRefresh  = 5 * time.Second
 
@@ -177,20 +181,56 @@ func options(raw string) (rueidis.ClientOption, error) {
 func (r *Redis) connect() error {
 	r.linking.Lock()
 	defer r.linking.Unlock()
-	opt := r.opt
-	client, err := newClient(opt)
-	if cannotTrack(err) {
-		r.say.once("redis does not support CLIENT TRACKING, or refuses it to this user: user contexts are read again every few seconds")
-		opt.DisableCache = true
-		client, err = newClient(opt)
-	}
-	if err != nil {
+	client, err := newClient(r.opt)
+	if !cannotTrack(err) {
+		if err == nil {
+			r.use(client, true)
+		}
 		return err
 	}
-	if old := r.link.Swap(&link{Client: client, tracking: !opt.DisableCache}); old != nil {
-		old.Close()
+	opt := r.opt
+	opt.DisableCache = true
+	if client, err = newClient(opt); err != nil {
+		return err
+	}
+	if r.use(client, false) {
+		r.say.tracking(false)
+		r.work.Go(r.keepAsking)
 	}
 	return nil
+}
+
+// use puts a client in the place of the one before, and reports whether that one
+// could track keys, or there was none. It is called under linking.
+func (r *Redis) use(client rueidis.Client, tracking bool) bool {
+	old := r.link.Swap(&link{Client: client, tracking: tracking})
+	if old == nil {
+		return true
+	}
+	r.work.Go(func() {
+		r.sleep(2 * callLimit) // those who use it still finish
+		old.Close()
+	})
+	return old.tracking
+}
+
+// keepAsking lives while the server does not track keys, and ends when it does.
+func (r *Redis) keepAsking() {
+	for r.sleep(trackRetry) {
+		r.linking.Lock()
+		tracks := r.link.Load().tracking
+		if !tracks {
+			if client, err := newClient(r.opt); err == nil {
+				r.use(client, true)
+				tracks = true
+			}
+		}
+		r.linking.Unlock()
+		if tracks {
+			r.say.tracking(true)
+			return
+		}
+	}
 }
 
 // newClient makes a client for one server, for a cluster if that is what the one
@@ -414,7 +454,6 @@ type speaker struct {
 	mu   sync.Mutex
 	last time.Time
 	open bool // an outage was told of, its end not yet
-	told bool
 }
 
 const sayEvery = time.Minute
@@ -437,12 +476,15 @@ func (s *speaker) back() {
 	}
 }
 
-func (s *speaker) once(message string) {
+func (s *speaker) tracking(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.to != nil && !s.told {
-		s.told = true
-		s.to(message)
+	switch {
+	case s.to == nil:
+	case on:
+		s.to("redis tracks keys now: user contexts are kept until it tells of a change")
+	default:
+		s.to("redis does not support CLIENT TRACKING, or refuses it to this user: user contexts are read again every few seconds")
 	}
 }
 

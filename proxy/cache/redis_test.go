@@ -354,22 +354,56 @@ func TestRedisConnectionKilled(t *testing.T) {
 	}
 }
 
+// A server may refuse to track keys, and may be replaced by one that does not
+// refuse, and the other way round: each time the tier does what the server allows.
 func TestRedisWithoutTracking(t *testing.T) {
 	server := redistest.Start(t)
-	server.Do("acl", "setuser", "plain", "on", ">pw", "~*", "+@all", "-client|tracking")
+	refuses := func() { server.Do("acl", "setuser", "plain", "on", ">pw", "~*", "+@all", "-client|tracking") }
+	refuses()
 	r, heard := open(t, "redis://plain:pw@"+server.Addr)
-	if r.Tracking() || r.Away() || strings.Count(heard.String(), "CLIENT TRACKING") != 1 {
-		t.Errorf("tracking %v, away %v, said %q", r.Tracking(), r.Away(), heard)
+	reads := func(want string) func() bool {
+		return func() bool { v, err := r.Load("user:a", time.Minute, false); return err == nil && v.Text == want }
 	}
-	server.Do("set", "user:a", "1")
-	k := "user:a"
-	if v := load(t, r, k); v != "1" {
-		t.Errorf("got %q", v)
+	untracked := func() {
+		t.Helper()
+		redistest.Eventually(t, "Redis is used without tracking", func() bool { return !r.Tracking() && !r.Away() })
+		for _, v := range []string{"1", "2"} {
+			server.Do("set", "user:a", v)
+			redistest.Eventually(t, "every read is a read of Redis", reads(v))
+		}
 	}
-	server.Do("set", "user:a", "2")
-	if v := load(t, r, k); v != "2" {
-		t.Errorf("got %q", v)
+	tracked := func() {
+		t.Helper()
+		redistest.Eventually(t, "Redis is used with tracking", func() bool { return r.Tracking() && !r.Away() })
+		server.Do("set", "user:a", "3")
+		redistest.Eventually(t, "the value is read", reads("3"))
+		v, err := r.Load("user:a", time.Minute, false)
+		if err != nil || !v.Stands() {
+			t.Errorf("got %+v, %v", v, err)
+		}
+		server.Do("set", "user:a", "4")
+		redistest.Eventually(t, "Redis tells of the change", func() bool { return !v.Stands() })
 	}
+	untracked()
+	if n := strings.Count(heard.String(), "CLIENT TRACKING"); n != 1 {
+		t.Errorf("said %d times that Redis does not track keys: %q", n, heard)
+	}
+
+	server.Do("acl", "setuser", "plain", "+client|tracking")
+	tracked()
+	if r.Outages() != 0 {
+		t.Errorf("%d outages", r.Outages())
+	}
+
+	refuses()
+	server.Do("client", "kill", "type", "normal")
+	redistest.Eventually(t, "the loss is noticed", func() bool { r.Load("user:a", time.Minute, false); return !r.Tracking() })
+	untracked()
+
+	server.Kill() // what takes its place is a server that has no such rule
+	server.Start()
+	server.Do("acl", "setuser", "plain", "on", ">pw", "~*", "+@all")
+	tracked()
 }
 
 // The user of users.acl can do all that the proxy does, and nothing else.

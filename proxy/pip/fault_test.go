@@ -254,6 +254,22 @@ func TestFaultNoTracking(t *testing.T) {
 	st.give("new")
 	server.Do("del", "user:context:u")
 	st.bounded("old context used", st.until("the deletion is seen", "old", "new"), untrackedLife+time.Second)
+
+	// The server permits it after all, or another takes its place.
+	start := time.Now()
+	server.Do("acl", "setuser", "plain", "+client|tracking")
+	eventually(t, "keys are tracked", func() bool {
+		expect(t, "meanwhile", roles(st.s, st.p), "new")
+		return st.s.Tracking()
+	})
+	st.Logf("keys are tracked: %v", time.Since(start).Round(time.Millisecond))
+	if lag := st.s.RevocationLag(); st.s.Degraded() || lag != silence {
+		t.Errorf("degraded %v, lag %v", st.s.Degraded(), lag)
+	}
+	expect(t, "with tracking", roles(st.s, st.p), "new")
+	st.give("newest")
+	server.Do("del", "user:context:u")
+	st.bounded("old context used", st.until("the deletion is seen", "new", "newest"), silence)
 }
 
 // sentinel starts a primary and a replica that follows it over a link.
