@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,10 @@ import (
 // rueidis closes the connection to a cluster's first address some seconds after it
 // is no longer needed, and waits for that in a goroutine.
 func TestMain(m *testing.M) {
+	if os.Getenv(servesProfiles) != "" {
+		serveProfiles()
+		return
+	}
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/redis/rueidis.(*clusterClient)._refresh.func2"))
 }
 

@@ -135,7 +135,22 @@ func (s *Source) renew(ctx context.Context, key string, e *entry, p *authz.Princ
 		return 0, err
 	}
 	refreshedOK.Inc()
-	return 0, s.alias(ctx, p, e.name)
+	if err := s.alias(ctx, p, e.name); err != nil {
+		return 0, err
+	}
+	s.readAhead(ctx, e, p)
+	return 0, nil
+}
+
+// readAhead reads what took the place of e, so that no request of the user finds
+// it gone and waits for Redis.
+func (s *Source) readAhead(ctx context.Context, e *entry, p *authz.Principal) {
+	for e.context.Stands() || e.shared && e.alias.Stands() { // Redis has yet to tell of the change
+		if sleep(ctx, glance/10) != nil {
+			return
+		}
+	}
+	<-s.flight(p, credentialOf(p))
 }
 
 // refreshHere is refreshShared without Redis.

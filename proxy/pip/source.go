@@ -333,24 +333,16 @@ func (s *Source) claimed(p *authz.Principal) (*authz.Subject, error) {
 // learn finds out who p is: with one flight for all who show the same credential.
 // It belongs to none of them, so that one who leaves takes nothing from the others.
 func (s *Source) learn(ctx context.Context, p *authz.Principal) (*authz.Subject, error) {
-	credential := digest(p.Credential.Header, p.Credential.Value)
+	credential := credentialOf(p)
 	var e *entry
 	for range maxFlights {
 		if r, ok := s.refused.Get(credential); ok {
 			return r.subject(p)
 		}
-		flight := s.flights.DoChan(string(credential[:]), func() (e any, err error) {
-			if !s.working() {
-				return nil, errStopped
-			}
-			defer s.work.Done()
-			defer survive(&err)
-			return s.resolve(p)
-		})
 		select {
 		case <-ctx.Done():
 			return nil, authz.Refuse(authz.ErrUnavailable, "the user context took too long").Because(ctx.Err())
-		case result := <-flight:
+		case result := <-s.flight(p, credential):
 			if err := result.Err; err != nil {
 				return s.failed(p, credential, err)
 			}
@@ -368,6 +360,18 @@ func (s *Source) learn(ctx context.Context, p *authz.Principal) (*authz.Subject,
 }
 
 const maxFlights = 4
+
+// flight is on its way to find out who p is, or takes off.
+func (s *Source) flight(p *authz.Principal, credential authz.Digest) <-chan singleflight.Result {
+	return s.flights.DoChan(string(credential[:]), func() (e any, err error) {
+		if !s.working() {
+			return nil, errStopped
+		}
+		defer s.work.Done()
+		defer survive(&err)
+		return s.resolve(p)
+	})
+}
 
 // survive makes an error of a panic: background work has no request that would
 // recover from it, and the process must live.
@@ -391,6 +395,10 @@ func (s *Source) failed(p *authz.Principal, credential authz.Digest, err error) 
 		return nil, authz.Refuse(authz.ErrUnavailable, "too many users at once, try again").Because(err)
 	}
 	return nil, authz.Refuse(authz.ErrUnavailable, "the user context is not available").Because(err)
+}
+
+func credentialOf(p *authz.Principal) authz.Digest {
+	return digest(p.Credential.Header, p.Credential.Value)
 }
 
 func digest(parts ...string) (d authz.Digest) {
