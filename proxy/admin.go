@@ -36,6 +36,7 @@ func (p *proxy) admin() *http.Server {
 	shown := revisions{shown: map[string]string{}}
 	open("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
 		shown.refresh(p.decider.Status().Revisions)
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		writeMetrics(w)
 	})
 	local("GET /metrics/json", func(w http.ResponseWriter, _ *http.Request) {
