@@ -45,6 +45,7 @@ func (p *proxy) admin() *http.Server {
 	})
 	local("POST /opa/status", p.opaStatus)
 	guarded("POST /invalidate", p.invalidate)
+	guarded("POST /explain", p.explainer())
 	if p.config.AdminPprof {
 		local("GET /debug/pprof/", pprof.Index)
 		local("GET /debug/pprof/profile", pprof.Profile)

@@ -25,6 +25,7 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"check-config", "", "check the settings of this environment and say every fault", checkConfig},
+		{"explain", "[FLAGS] METHOD TARGET [BODY-FILE]", "tell why a request is allowed or denied, stage by stage, through the admin listener", explainCommand},
 		{"healthcheck", "", "exit 0 if the proxy of this environment can decide", healthcheck},
 		{"invalidate", "--user NAME | --all", "make every replica read a user's context anew, through the admin listener", invalidateCommand},
 		{"prewarm", "--users FILE", "read the contexts of users, a name a line, with the service key before they come", prewarmCommand},

@@ -26,7 +26,7 @@ type Config struct {
 	Host       string       `env:"HOST" envDefault:"0.0.0.0" doc:"address of the public listener"`
 	LogLevel   logLevel     `env:"LOG_LEVEL" envDefault:"info" doc:"of what is said on stderr: debug, info, warn or error. Decision records on stdout are always written"`
 	AdminAddr  string       `env:"ADMIN_ADDR" envDefault:"127.0.0.1:9091" doc:"address of the admin listener"`
-	AdminToken secretString `env:"ADMIN_TOKEN" secret:"true" doc:"bearer token for /invalidate, and for everything but /livez, /readyz and /metrics when ADMIN_ADDR is not loopback"`
+	AdminToken secretString `env:"ADMIN_TOKEN" secret:"true" doc:"bearer token for /invalidate and /explain, and for everything but /livez, /readyz and /metrics when ADMIN_ADDR is not loopback"`
 	AdminPprof bool         `env:"ADMIN_PPROF" envDefault:"false" doc:"serve /debug/pprof/ on the admin listener"`
 
 	Upstream        httpURL `env:"UPSTREAM_URL" envDefault:"http://localhost:7001/cwms-data" doc:"the API; its path is the prefix that is guarded. CWMS_API_URL is another name for it"`

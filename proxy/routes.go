@@ -63,5 +63,6 @@ func routesCommand(_ context.Context, args, environ []string, out io.Writer) err
 	case m.NeedsBody:
 		fmt.Fprintln(out, "The body of this request is read before the decision; name a file to see what it adds.")
 	}
-	return m.Explain(out)
+	e := m.Explain()
+	return e.Print(out)
 }

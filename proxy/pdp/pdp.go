@@ -56,6 +56,7 @@ type Config struct {
 type Decider struct {
 	cfg     Config
 	opa     *opa
+	tracer  *opa // the same OPA, for explanations: with more time, and no body too large
 	policy  *policy
 	entries *cache.Local[*entry]
 	flights singleflight.Group
@@ -76,9 +77,14 @@ func New(cfg Config) (*Decider, error) {
 	if err != nil {
 		return nil, err
 	}
+	tracer, err := newOPA(cfg.URL, cfg.Path, traceTime, cfg.MaxInFlight)
+	if err != nil {
+		return nil, err
+	}
 	d := &Decider{
 		cfg:     cfg,
 		opa:     o,
+		tracer:  tracer,
 		policy:  newPolicy(cfg.Lease),
 		entries: cache.NewLocal[*entry](cache.LocalOptions{MaxEntries: cfg.MaxEntries, Now: cfg.Now}),
 		slots:   newSlots(cfg.MaxInFlight),

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"headgate/proxy/authz"
+	"headgate/proxy/route"
 )
 
 // Event is the one record of a request. Stages fill it, finish passes it to
@@ -17,6 +18,8 @@ type Event struct {
 	Action    string
 	Endpoint  string // our own endpoint; empty for proxied requests
 	Asked     bool   // a gateway asked about it and forwards it itself
+
+	Match *route.Match // all that the route table says of it; nil if it was not asked
 
 	Subject    string
 	AuthMethod authz.Method

@@ -180,7 +180,7 @@ func (f *front) keep(e *Event) {
 	c.RequestID, c.Method = strings.Clone(e.RequestID), strings.Clone(e.Method)
 	c.Route, c.Resource, c.Action = strings.Clone(e.Route), strings.Clone(e.Resource), strings.Clone(e.Action)
 	c.Input = bytes.Clone(e.Input)
-	c.Offices = nil
+	c.Offices, c.Match = nil, nil
 	for _, office := range e.Offices {
 		c.Offices = append(c.Offices, strings.Clone(office))
 	}

@@ -133,6 +133,7 @@ func (h *Handler) understand(x *exchange, method []byte) error {
 	if err := h.Routes.Match(x.match, method, x.target); err != nil {
 		return err
 	}
+	x.event.Match = x.match
 	x.event.Route, x.event.Resource, x.event.Action = x.match.Context.Route, x.match.Resource, x.match.Action
 	return h.identify(x)
 }

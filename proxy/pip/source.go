@@ -15,6 +15,7 @@ package pip
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -321,13 +322,14 @@ func (s *Source) claimed(p *authz.Principal) (*authz.Subject, error) {
 	if p.Method != authz.JWT {
 		return refusal{err: errNotAUser}.subject(p)
 	}
-	name := p.Name
-	if name == "" {
-		name = p.ID
-	}
-	e := &entry{claims: true, user: authz.User{ID: p.ID, Username: name}, ends: s.now() + s.cfg.Life}
+	e := &entry{claims: true, user: byClaims(p), ends: s.now() + s.cfg.Life}
 	s.known.Set(p.Alias, e, s.cfg.Life)
 	return e.subject(p), nil
+}
+
+// byClaims is the user as the token alone describes them.
+func byClaims(p *authz.Principal) authz.User {
+	return authz.User{ID: p.ID, Username: cmp.Or(p.Name, p.ID)}
 }
 
 // learn finds out who p is: with one flight for all who show the same credential.
@@ -391,10 +393,15 @@ func (s *Source) failed(p *authz.Principal, credential authz.Digest, err error) 
 		s.refused.Set(credential, r, refusalLife)
 		return r.subject(p)
 	}
+	return nil, unavailable(err)
+}
+
+// unavailable is the outcome where nobody could say who p is.
+func unavailable(err error) error {
 	if errors.Is(err, errBusy) {
-		return nil, authz.Refuse(authz.ErrUnavailable, "too many users at once, try again").Because(err)
+		return authz.Refuse(authz.ErrUnavailable, "too many users at once, try again").Because(err)
 	}
-	return nil, authz.Refuse(authz.ErrUnavailable, "the user context is not available").Because(err)
+	return authz.Refuse(authz.ErrUnavailable, "the user context is not available").Because(err)
 }
 
 func credentialOf(p *authz.Principal) authz.Digest {

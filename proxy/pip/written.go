@@ -17,12 +17,8 @@ func (s *Source) written(p *authz.Principal) (*authz.Subject, error) {
 	if p.Method != authz.JWT {
 		return refusal{err: errNotAUser}.subject(p)
 	}
-	name := p.Name
-	if name == "" {
-		name = p.ID
-	}
 	now := s.now()
-	e := &entry{user: authz.User{ID: p.ID, Username: name}, checked: now, ends: now + readLife}
+	e := &entry{user: byClaims(p), checked: now, ends: now + readLife}
 	var err error
 	if e.context, err = s.redis.Load(contextPrefix+p.ID, readLife, false); err == nil && e.context.Text != "" {
 		e.user.Attributes, err = compact(e.context.Text)

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -76,31 +78,82 @@ func (r *route) attributeName(at *locator) string {
 	panic("BUG: a locator of no kind")
 }
 
-// Explain writes what a match found: the parts of the question, then each
-// attribute with the locator that gave it. A dash stands where there is nothing.
-func (m *Match) Explain(w io.Writer) error {
-	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	line := func(name, value string) { fmt.Fprintf(tw, "%s\t%s\n", name, cmp.Or(value, "-")) }
+// Explanation is what a match found, for whoever asks why: the parts of the
+// question, and each value with the locator that gave it.
+type Explanation struct {
+	Resource    string            `json:"resource"`
+	Action      string            `json:"action"`
+	Method      string            `json:"method"`
+	Route       string            `json:"route"`
+	Subresource string            `json:"subresource"`
+	Offices     []string          `json:"offices"`
+	Scope       authz.Scope       `json:"office_scope"`
+	Because     string            `json:"because,omitempty"` // why the scope is unknown
+	Mask        string            `json:"office_mask,omitempty"`
+	Params      map[string]string `json:"params,omitempty"`
+	Attributes  map[string]string `json:"attributes,omitempty"`
+	Found       []Found           `json:"found"`
+}
+
+// Found is a value of a request and where it stood.
+type Found struct {
+	Attribute string `json:"attribute"`
+	Value     string `json:"value"`
+	At        string `json:"at"` // the locator, as in the route table
+}
+
+// Explain tells what a match found. It keeps nothing of the match's memory.
+func (m *Match) Explain() Explanation {
 	c := &m.Context
-	line("resource", m.Resource)
-	line("action", m.Action)
-	line("method", c.Method)
-	line("route", c.Route)
-	line("subresource", c.Subresource)
-	line("offices", strings.Join(c.Offices, " "))
-	line("office_scope", string(c.Scope)+m.because())
-	line("office_mask", c.Mask)
-	for _, p := range c.Params {
-		line("params."+p.Name, p.Value)
+	e := Explanation{
+		Resource: strings.Clone(m.Resource), Action: m.Action, Method: c.Method, Route: c.Route, Subresource: strings.Clone(c.Subresource),
+		Offices: []string{}, Scope: c.Scope, Because: m.because(), Mask: strings.Clone(c.Mask),
+		Params: named(c.Params), Attributes: named(c.Attributes), Found: []Found{},
 	}
-	for _, a := range c.Attributes {
-		line(a.Name, a.Value)
-	}
-	if len(m.found) > 0 {
-		fmt.Fprintln(tw)
+	for _, office := range c.Offices {
+		e.Offices = append(e.Offices, strings.Clone(office))
 	}
 	for _, f := range m.found {
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", m.route.attributeName(f.at), cmp.Or(f.value, "-"), f.at.text)
+		e.Found = append(e.Found, Found{m.route.attributeName(f.at), strings.Clone(f.value), f.at.text})
+	}
+	return e
+}
+
+func named(pairs []authz.Pair) map[string]string {
+	values := make(map[string]string, len(pairs))
+	for _, p := range pairs {
+		values[p.Name] = strings.Clone(p.Value)
+	}
+	return values
+}
+
+// Print writes the explanation for people. A dash stands where there is nothing.
+func (e *Explanation) Print(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(name, value string) { fmt.Fprintf(tw, "%s\t%s\n", name, cmp.Or(value, "-")) }
+	line("resource", e.Resource)
+	line("action", e.Action)
+	line("method", e.Method)
+	line("route", e.Route)
+	line("subresource", e.Subresource)
+	line("offices", strings.Join(e.Offices, " "))
+	scope := string(e.Scope)
+	if e.Because != "" {
+		scope += " (" + e.Because + ")"
+	}
+	line("office_scope", scope)
+	line("office_mask", e.Mask)
+	for _, name := range slices.Sorted(maps.Keys(e.Params)) {
+		line("params."+name, e.Params[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Attributes)) {
+		line(name, e.Attributes[name])
+	}
+	if len(e.Found) > 0 {
+		fmt.Fprintln(tw)
+	}
+	for _, f := range e.Found {
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Attribute, cmp.Or(f.Value, "-"), f.At)
 	}
 	return tw.Flush()
 }
@@ -111,14 +164,14 @@ func (m *Match) because() string {
 	case m.Context.Scope != authz.ScopeUnknown:
 		return ""
 	case m.route == nil && m.other == nil:
-		return " (no route has this path)"
+		return "no route has this path"
 	case m.route == nil:
-		return " (no route has this path with this method)"
+		return "no route has this path with this method"
 	case m.NeedsBody:
-		return " (the body was not read)"
+		return "the body was not read"
 	case m.route.scope == authz.ScopeUnknown:
-		return " (by the route table)"
+		return "by the route table"
 	default:
-		return " (the request does not tell)"
+		return "the request does not tell"
 	}
 }

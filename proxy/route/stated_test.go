@@ -136,7 +136,8 @@ func TestExplain(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := m.Explain(&b); err != nil {
+	e := m.Explain()
+	if err := e.Print(&b); err != nil {
 		t.Fatal(err)
 	}
 	const want = `resource      location
@@ -165,7 +166,8 @@ other-office  SPK   json /assigned-locations/*/office-id
 		if err := table.ask(&m, request{"GET", target, "", ""}); err != nil {
 			t.Fatal(err)
 		}
-		if err := m.Explain(&b); err != nil {
+		e := m.Explain()
+		if err := e.Print(&b); err != nil {
 			t.Fatal(err)
 		}
 		if !strings.Contains(b.String(), want+"\n") {
