@@ -50,6 +50,6 @@ func (g *Grant) appendHeader(b, user []byte, now time.Time) []byte {
 	b = append(b, `,"context":`...)
 	b = append(b, g.Context...)
 	b = append(b, `,"timestamp":"`...)
-	b = now.UTC().AppendFormat(b, "2006-01-02T15:04:05.000Z")
+	b = AppendTime(b, now, 3)
 	return append(b, `"}`...)
 }

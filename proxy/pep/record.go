@@ -38,7 +38,7 @@ func (r *Recorder) Record(e *Event) {
 	r.count(e)
 	var stamp [32]byte
 	line := r.log.Log().
-		Bytes("time", e.Start.UTC().AppendFormat(stamp[:0], "2006-01-02T15:04:05.000000Z")).
+		Bytes("time", authz.AppendTime(stamp[:0], e.Start, 6)).
 		Str("event", "decision").
 		Str("request_id", e.RequestID).
 		Str("method", e.Method).
