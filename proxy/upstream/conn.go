@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"runtime"
@@ -35,6 +36,15 @@ type conn struct {
 
 	pending bool             // what peek found
 	peek    func(fd uintptr) // bound once, so that a look costs no allocation
+
+	// A request that the next Read sends before it waits: see ask.
+	out      []byte
+	in       []byte
+	got      int
+	failed   error
+	step     func(fd uintptr) bool // bound once; nil below TLS
+	glancing bool                  // the deadline is that of a glance; rest is the proper one
+	rest     time.Duration
 }
 
 // arm sets the deadline of the next exchange. Moving a deadline is not free, so
@@ -45,6 +55,90 @@ func (c *conn) arm(now time.Time, timeout time.Duration) error {
 	}
 	c.deadline = now.Add(timeout + timeout/16)
 	return c.SetDeadline(c.deadline)
+}
+
+// glance is the first wait for an answer. It is short for the one case in which
+// nobody would wake us: see ask.
+const glance = 2 * time.Second
+
+// later leaves it to the next Read to send a request that may be sent again, if
+// such a Read can.
+func (c *conn) later(now time.Time, request []byte, firstByte time.Duration) (ok bool, err error) {
+	if c.step == nil || firstByte < 2*glance {
+		return false, nil
+	}
+	c.out, c.rest, c.glancing = request, firstByte, true
+	return true, c.arm(now, glance)
+}
+
+// Read reads what the API sent.
+func (c *conn) Read(p []byte) (int, error) {
+	if c.out != nil {
+		if n, err := c.ask(p); n > 0 || err != nil {
+			return n, err
+		}
+	}
+	if c.glancing {
+		c.glancing = false
+		if err := c.arm(time.Now(), c.rest); err != nil {
+			return 0, err
+		}
+	}
+	return c.Conn.Read(p)
+}
+
+// ask sends a request and waits for its answer. A plain Read would first try to
+// read, in vain, since no API has answered yet: a system call for nothing, and
+// those are the most of what a request costs. So the wait is made ready, the
+// request is sent, and only what comes is read.
+//
+// What came before the wait was made ready wakes nobody. It can only be the end
+// of a connection that the API closed while it was idle, and a closed socket
+// answers the request with a reset, which does. One that the API only half
+// closed would stay silent; so this wait is a glance, and after it a plain Read
+// finds what is there. Nothing and no error says that it should look.
+func (c *conn) ask(p []byte) (int, error) {
+	c.in, c.got, c.failed = p, 0, nil
+	err := c.raw.Read(c.step)
+	out := c.out
+	c.in, c.out = nil, nil
+	switch {
+	case c.got > 0 || c.failed != nil:
+		return c.got, c.failed
+	case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
+		return 0, err
+	case len(out) > 0: // there was no room for all of it
+		c.glancing = false
+		if err = c.arm(time.Now(), c.rest); err == nil {
+			_, err = c.Conn.Write(out)
+		}
+		return 0, err
+	}
+	return 0, nil
+}
+
+// exchange is a step of ask. It is true when there is nothing to wait for.
+func (c *conn) exchange(fd uintptr) bool {
+	if len(c.out) > 0 {
+		n, err := syscall.Write(int(fd), c.out)
+		if err != nil && err != syscall.EAGAIN && err != syscall.EINTR {
+			c.failed = os.NewSyscallError("write", err)
+			return true
+		}
+		c.out = c.out[max(n, 0):]
+		return len(c.out) > 0
+	}
+	n, err := syscall.Read(int(fd), c.in)
+	switch {
+	case err == syscall.EAGAIN || err == syscall.EINTR:
+		return false
+	case err != nil:
+		c.failed = os.NewSyscallError("read", err)
+	case n == 0:
+		c.failed = io.EOF
+	}
+	c.got = max(n, 0)
+	return true
 }
 
 // usable reports whether an idle connection is open and silent. Bytes that came
@@ -270,11 +364,14 @@ func (p *pool) dial() (*conn, error) {
 		}
 		return nil, authz.Refuse(authz.ErrUpstream, "the API cannot be reached").Because(err)
 	}
-	c := &conn{Conn: nc, pool: p, born: time.Now(), br: bufio.NewReaderSize(nc, readBuffer)}
+	c := &conn{Conn: nc, pool: p, born: time.Now()}
+	c.br = bufio.NewReaderSize(c, readBuffer)
 	c.peek = c.look
 	tcp := nc
 	if t, ok := nc.(*tls.Conn); ok {
 		tcp = t.NetConn()
+	} else {
+		c.step = c.exchange
 	}
 	if c.raw, err = tcp.(syscall.Conn).SyscallConn(); err != nil {
 		p.discard(c)

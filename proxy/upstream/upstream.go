@@ -249,11 +249,17 @@ func (f *Forwarder) Forward(rc *fasthttp.RequestCtx, g *authz.Grant) error {
 // put back or to close. On an error, again says that the request may be sent
 // once more.
 func (f *Forwarder) exchange(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *request, now time.Time) (again bool, err error) {
-	if err := c.arm(now, f.firstByte); err != nil {
-		f.pool.discard(c)
-		return c.reused, lost(err)
+	n, err := int64(0), error(nil)
+	later := false
+	if q.safe {
+		later, err = c.later(now, q.buf, f.firstByte)
 	}
-	n, err := q.write(c)
+	if !later && err == nil {
+		c.glancing = false
+		if err = c.arm(now, f.firstByte); err == nil {
+			n, err = q.write(c)
+		}
+	}
 	if err != nil && (n == 0 || q.stream != nil) {
 		f.pool.discard(c)
 		return n == 0 && c.reused && !errors.Is(err, os.ErrDeadlineExceeded), lost(err)
@@ -317,6 +323,7 @@ func (f *Forwarder) take(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *re
 		reusable = false
 	}
 	reusable = reusable && !q.partial
+	c.glancing = false // who reads on sets a deadline
 
 	switch {
 	case q.head, h.StatusCode() == fasthttp.StatusNoContent, h.StatusCode() == fasthttp.StatusNotModified, length == 0:
