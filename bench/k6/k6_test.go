@@ -1,8 +1,11 @@
 package k6
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -62,5 +65,72 @@ func TestScriptsParse(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
+	}
+}
+
+// The scripts send the requests of the Go harness, in the same order: the shared
+// part of them is run with what k6 would lend it replaced, and asked for the first
+// three hundred.
+func TestScriptsSendWhatTheHarnessSends(t *testing.T) {
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("node is not installed")
+	}
+	d, err := Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile("mix.js")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lent := `import { readFileSync } from 'node:fs';
+const __ENV = { PROXY_URL: 'http://p' };
+const open = (file) => readFileSync(file, 'utf8');
+const fail = (text) => { throw new Error(text); };
+const sent = [];
+const http = { request: (method, url, body, params) => { sent.push([method, url, body, params.headers]); return {}; } };
+const checks = [];
+const check = (_, all) => checks.push(Object.keys(all).length);
+`
+	asked := `
+const allTokens = Object.fromEntries(data.users.map((u) => [u.name, 'token of ' + u.name]));
+for (let n = 0; n < 300; n++) { send(nth(n), userOf(n), allTokens); }
+if (checks.length !== 300 || checks.some((n) => n !== 2)) { fail('answers are not checked'); }
+console.log(JSON.stringify(sent));
+`
+	own := regexp.MustCompile(`(?m)^import .*$`).ReplaceAllString(string(script), "")
+	cmd := exec.Command(node, "--input-type=module")
+	cmd.Stdin = strings.NewReader(lent + own + asked)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, stderr.String())
+	}
+	var sent [][4]any
+	if err := json.Unmarshal(out, &sent); err != nil {
+		t.Fatal(err)
+	}
+	tokens := map[string]string{}
+	for _, u := range d.Users {
+		tokens[u.Name] = "token of " + u.Name
+	}
+	next := d.Mixed("http://p", tokens)
+	for n, got := range sent {
+		call := next(int64(n))
+		want := [4]any{call.Method, call.URL, nil, map[string]any{}}
+		if call.Body != nil {
+			want[2] = string(call.Body)
+		}
+		for _, h := range call.Header {
+			want[3].(map[string]any)[h[0]] = h[1]
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Fatalf("request %d: the script sends %q, the harness %q", n, got, want)
+		}
+	}
+	if len(sent) != 300 {
+		t.Errorf("%d requests", len(sent))
 	}
 }

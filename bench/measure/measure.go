@@ -142,6 +142,9 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if busy := loadAverage(); busy > 0.3*float64(r.Machine.Cores) {
 		r.Warnings = append(r.Warnings, fmt.Sprintf("something else was using this machine: its load average was %.1f before the run, with %d cores. Absolute figures are worth little; ratios within a table less than usual.", busy, r.Machine.Cores))
 	}
+	if o.Target != "" {
+		r.LeftOut = append(r.LeftOut, "whether there is one decision record for each request: the target's cannot be read")
+	}
 	defer b.leave()
 	for i, p := range parts {
 		if !b.wanted(p) {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"headgate/bench/k6"
 	"headgate/bench/report"
 )
 
@@ -205,6 +206,20 @@ func TestProcess(t *testing.T) {
 	}
 	if m := machine(); m.Cores < 1 || m.Memory < 1<<20 {
 		t.Errorf("%+v", m)
+	}
+}
+
+// A full run measures what the k6 scripts do.
+func TestScenarios(t *testing.T) {
+	d, err := k6.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := full.Think * time.Duration(full.Rounds); got != time.Duration(d.Quick.Seconds)*time.Second || d.Quick.VUs != 10 {
+		t.Errorf("ten users are measured for %v, the script has %+v", got, d.Quick)
+	}
+	if full.VUs[0] != d.Stress.From || full.VUs[len(full.VUs)-1] != d.Stress.To {
+		t.Errorf("the ramp is %v, the script has %+v", full.VUs, d.Stress)
 	}
 }
 

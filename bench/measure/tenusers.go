@@ -115,7 +115,7 @@ func cacheTable(all, warm metrics) report.Table {
 			row("decisions", "99.84 %, < 0.1 ms", all["authorizer_proxy_opa_cache_hits_total"],
 				all["authorizer_proxy_opa_cache_misses_total"]+all["authorizer_proxy_opa_coalesced_total"], lookup("decide")),
 		},
-		Notes: []string{"The misses are those of the start, one for each user and question. The reference cached decisions by URL and for five minutes whatever happened; here a cached decision ends with the policy, the user's context or the credential that it was made from."},
+		Notes: []string{"The misses are those of the start: one for each user and question, and the requests that waited for the same answer. The reference cached decisions by URL and for five minutes whatever happened; here a cached decision ends with the policy, the user's context or the credential that it was made from."},
 	}
 }
 

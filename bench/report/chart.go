@@ -41,6 +41,7 @@ type Line struct {
 type Bar struct {
 	Name  string    `json:"name"`
 	Parts []float64 `json:"parts"`
+	Other bool      `json:"other,omitempty"` // of one part, which is not ours: drawn paler
 }
 
 // The picture is drawn on a field of this size, which the page scales.
@@ -95,7 +96,11 @@ func (c Chart) lines() string {
 	return b.close()
 }
 
-const barTop, barHeight, barGap = 12, 24, 12
+const (
+	barTop, barHeight, barGap = 12, 24, 12
+
+	other = 2 // the pale colour
+)
 
 func (c Chart) bars() string {
 	longest, names := 0.0, 0
@@ -121,11 +126,14 @@ func (c Chart) bars() string {
 		b.text("name", from-10, y+barHeight/2+5, "end", bar.Name)
 		at, sum := 0.0, 0.0
 		for k, part := range bar.Parts {
-			name := ""
+			name := bar.Name
 			if k < len(c.Legend) {
-				name = c.Legend[k]
+				name += ", " + c.Legend[k]
 			}
-			b.rect(k, x.at(at), y, x.at(at+part)-x.at(at), barHeight, bar.Name+", "+name+": "+c.X.tick(part))
+			if bar.Other {
+				k = other
+			}
+			b.rect(k, x.at(at), y, x.at(at+part)-x.at(at), barHeight, name+": "+c.X.tick(part))
 			at += part
 			sum += part
 		}
@@ -208,7 +216,7 @@ func (a Axis) scale(values []float64, from, to float64, zero bool) scale {
 		if zero {
 			low = 0
 		}
-		s.ticks, high = rounds(low, high)
+		s.ticks, high = rounds(low, high, a.Unit == Count)
 	}
 	s.low, s.top = s.place(low), s.place(high)
 	return s
@@ -238,7 +246,7 @@ func decades(low, high float64) (ticks []float64, from, to float64) {
 }
 
 // rounds are up to seven round numbers from low to beyond high.
-func rounds(low, high float64) (ticks []float64, to float64) {
+func rounds(low, high float64, whole bool) (ticks []float64, to float64) {
 	span := high - low
 	if span == 0 {
 		span = max(math.Abs(high), 1)
@@ -253,6 +261,9 @@ func rounds(low, high float64) (ticks []float64, to float64) {
 		default:
 			step *= 10
 		}
+	}
+	if whole {
+		step = max(step, 1)
 	}
 	for t := math.Ceil(low/step-1e-9) * step; ; t += step {
 		ticks = append(ticks, t)

@@ -44,7 +44,7 @@ func sample() *Report {
 					{Title: "Nines", Says: "Rare.", X: Axis{Label: "share", Nines: true}, Y: Axis{Label: "latency", Unit: Seconds, Log: true},
 						Lines: []Line{{Name: "headgate", Points: [][2]float64{{0, 0.0001}, {.5, 0.0002}, {.99, 0.003}, {.999, 0.02}}}}},
 					{Title: "Bars", Says: "Parts.", X: Axis{Label: "time", Unit: Seconds}, Legend: []string{"verify", "forward"},
-						Bars: []Bar{{Name: "warm", Parts: []float64{0.00001, 0.0001}}, {Name: "cold", Parts: []float64{0.0001, 0.0001}}}},
+						Bars: []Bar{{Name: "warm", Parts: []float64{0.00001, 0.0001}}, {Name: "cold", Parts: []float64{0.0001, 0.0001}}, {Name: "another", Parts: []float64{0.0003}, Other: true}}},
 				},
 			},
 			{ID: "two", Title: "Second", About: "Failed.", First: "row", Void: "headgate: 99 decision records for 100 requests",
@@ -280,6 +280,7 @@ func TestAxes(t *testing.T) {
 		{Axis{Log: true}, []float64{1, 100_000}, false, []float64{1, 10, 100, 1000, 10_000, 100_000}},
 		{Axis{Log: true}, []float64{3, 14}, false, []float64{2, 5, 10, 20}},
 		{Axis{Nines: true}, []float64{0, .999}, false, []float64{0, .5, .9, .99, .999}},
+		{Axis{Unit: Count}, []float64{1, 2}, false, []float64{1, 2}},
 		{Axis{}, []float64{0, 0}, true, []float64{0}},
 		{Axis{}, nil, true, []float64{0, .2, .4, .6, .8, 1}},
 	} {
