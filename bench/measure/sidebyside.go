@@ -34,6 +34,7 @@ func (b *bench) rampPart(ctx context.Context) ([]report.Table, error) {
 			{Name: "p95", Unit: report.Seconds, Better: report.Less}, {Name: "p99", Unit: report.Seconds, Better: report.Less},
 			{Name: "errors", Unit: report.Share, Better: report.Less},
 		},
+		Notes: []string{"One wrong answer, and there would be no numbers here."},
 	}
 	var throughput, p95 report.Line
 	for i, users := range b.size.VUs {
@@ -126,7 +127,7 @@ func (b *bench) saturationPart(ctx context.Context) ([]report.Table, error) {
 	}
 	defer stop()
 	subjects := append([]*subject{b.front}, started...)
-	if started[0].name != peers[0].name {
+	if len(started) == 0 || started[0].name != peers[0].name {
 		return nil, fmt.Errorf("%s does not run", peers[0].name)
 	}
 	const ours, bare = 0, 1

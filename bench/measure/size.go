@@ -28,13 +28,13 @@ var full = Size{
 	Warm: 5000, Cold: 1000, Slow: 50, URLs: 10_000,
 	Revocations: 150, Activations: 15,
 	Cores: []int{1, 2}, Users: []int{1, 100, 1000, 10_000, 100_000}, Decisions: []int{1000, 10_000, 30_000, 100_000}, Of: 1000,
-	Roles: []int{1, 10, 50, 100, 200, 500}, Header: []int{256, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 12 << 10},
+	Roles: []int{1, 10, 50, 200, 500}, Header: []int{256, 2 << 10, 6 << 10, 12 << 10},
 }
 
 var quick = Size{
-	Rounds: 2, Slice: time.Second, Think: 4 * time.Second, VUs: []int{5, 20, 50},
+	Rounds: 2, Slice: 700 * time.Millisecond, Think: 4 * time.Second, VUs: []int{5, 20, 50},
 	Warm: 1000, Cold: 200, Slow: 10, URLs: 10_000,
-	Revocations: 24, Activations: 4,
+	Revocations: 24, Activations: 3,
 	Cores: []int{1, 2}, Users: []int{1, 100, 1000}, Decisions: []int{1000, 5000}, Of: 100,
 	Roles: []int{1, 50, 500}, Header: []int{256, 4 << 10, 12 << 10},
 }
