@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"headgate/bench/orders"
 	"headgate/bench/standin"
 )
 
@@ -20,6 +21,7 @@ const usage = `Headgate on one machine.
   go run ./bench up        start Redis, OPA, the stand-in API and the proxy
   go run ./bench run       measure, and write the page of results
   go run ./bench standin   start the stand-in API alone
+  go run ./bench orders    start the orders API, the second example, alone
 
 Each command lists its flags with --help.
 `
@@ -51,6 +53,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return runBench(ctx, args, stdout, stderr)
 	case "standin":
 		return standin.Command(ctx, args, stderr)
+	case "orders":
+		return orders.Command(ctx, args, stderr)
 	case "help", "-h", "-help", "--help":
 		fmt.Fprint(stdout, usage)
 		return nil

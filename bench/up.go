@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"headgate/bench/stack"
@@ -20,6 +21,7 @@ func up(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	replicas := flags.Int("replicas", 1, "`number` of proxies")
 	portChoice := flags.String("ports", "fixed", "fixed: those of the documentation; free: any that are free")
 	delay := flags.Duration("profile-delay", 175*time.Millisecond, "time that the API takes for a profile")
+	example := flags.String("example", "", "another API than the stand-in of CWMS: `orders`")
 	flags.Usage = func() {
 		fmt.Fprint(stderr, "Start Redis, OPA, the stand-in API and the proxy. The environment variables of the\nproxy pass through to it. Ctrl-C stops everything.\n\n")
 		flags.PrintDefaults()
@@ -36,7 +38,7 @@ func up(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return fmt.Errorf("--replicas=%d: want 1 or more", *replicas)
 	}
 	s, err := stack.Start(ctx, stack.Options{
-		Replicas: *replicas, FixedPorts: *portChoice == "fixed", ProfileDelay: *delay, Progress: stderr,
+		Replicas: *replicas, FixedPorts: *portChoice == "fixed", ProfileDelay: *delay, Progress: stderr, Example: *example,
 	})
 	if err != nil {
 		return err
@@ -44,7 +46,7 @@ func up(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *asJSON {
 		err = json.NewEncoder(stdout).Encode(s.Info)
 	} else {
-		err = describe(stdout, s)
+		err = describe(stdout, s, *example)
 	}
 	if err == nil {
 		stay(ctx, s, stderr)
@@ -93,7 +95,10 @@ const (
 // example is a command line to paste, with what it shows.
 type example struct{ shows, line string }
 
-func examples(s *stack.Stack) []example {
+func examples(s *stack.Stack, of string) []example {
+	if of == "orders" {
+		return ordersExamples(s)
+	}
 	get := func(token, office string) string {
 		return fmt.Sprintf("-H 'Authorization: Bearer %s' '%s%s%s'", token, s.Proxy, series, office)
 	}
@@ -110,18 +115,45 @@ func examples(s *stack.Stack) []example {
 	}
 }
 
-func describe(w io.Writer, s *stack.Stack) error {
+// ordersExamples show the same of the orders API, where a right ends with its token.
+func ordersExamples(s *stack.Stack) []example {
+	const clerk = "acme-clerk"
+	path := func(tenant string) string { return fmt.Sprintf("'%s/tenants/%s/orders'", s.Proxy, tenant) }
+	get := func(token, tenant string) string {
+		return fmt.Sprintf("-H \"Authorization: Bearer %s\" %s", token, path(tenant))
+	}
+	status := func(when string) string {
+		return "curl -s -o /dev/null -w '" + when + ": %{http_code}\\n' " + get("$TOKEN", "acme")
+	}
+	all := []example{
+		{"allowed: a clerk orders for its own tenant, 201", "curl -s -i -d '{\"item\":\"a valve\"}' " + get(s.Tokens[clerk], "acme")},
+		{"denied: the same clerk reads another tenant's orders, 403", "curl -s -i " + get(s.Tokens[clerk], "globex")},
+		{"bad token: 401, never taken for a guest", "curl -s -i " + get(s.Tokens[clerk]+"x", "acme")},
+		{"revocation: 200 before, 401 after the token has ended", fmt.Sprintf("TOKEN=$(curl -s -d '{\"user\":\"%s\",\"ttl_s\":5}' '%s/tokens' | cut -d '\"' -f 4); ", clerk, s.Control) +
+			status("before") + "; sleep 11; " + status("after")},
+	}
+	if os.Getenv("USER_CONTEXT_URL") == "redis" {
+		all = append(all, example{"revocation at once, by what the operator writes", fmt.Sprintf(`redis-cli -u '%s' SET user:context:%s '{"suspended":true}'`, s.Redis, clerk)})
+	}
+	return all
+}
+
+func describe(w io.Writer, s *stack.Stack, of string) error {
+	path, kind := "/cwms-data", "stand-in"
+	if of != "" {
+		path, kind = "", of
+	}
 	redis := s.Redis
 	if redis == "" {
 		redis = "none: each proxy keeps user contexts in its own process"
 	}
 	text := "Everything runs. Ctrl-C stops it.\n\n"
 	for i, url := range s.Proxies {
-		text += fmt.Sprintf("  proxy    %s/cwms-data\n  admin    %s\n", url, s.Admins[i])
+		text += fmt.Sprintf("  proxy    %s%s\n  admin    %s\n", url, path, s.Admins[i])
 	}
-	text += fmt.Sprintf("  OPA      %s\n  Redis    %s\n  API      %s/cwms-data (stand-in)\n  issuer   %s (password of a user: its name)\n  control  %s\n  bundle   %s\n",
-		s.OPA, redis, s.API, s.Issuer, s.Control, s.Bundle)
-	for _, e := range examples(s) {
+	text += fmt.Sprintf("  OPA      %s\n  Redis    %s\n  API      %s%s (%s)\n  issuer   %s (password of a user: its name)\n  control  %s\n  bundle   %s\n",
+		s.OPA, redis, s.API, path, kind, s.Issuer, s.Control, s.Bundle)
+	for _, e := range examples(s, of) {
 		text += "\n# " + e.shows + "\n" + e.line + "\n"
 	}
 	_, err := fmt.Fprint(w, text)

@@ -124,30 +124,35 @@ func TestUpJSON(t *testing.T) {
 	}
 }
 
-// The four command lines that are printed do what they say when pasted.
+// The four command lines that are printed do what they say when pasted, for each
+// API.
 func TestExamples(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed")
 	}
-	s := stack.New(t, stack.Options{})
-	var said bytes.Buffer
-	if err := describe(&said, s); err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for line := range strings.Lines(said.String()) {
-		if !strings.HasPrefix(line, "curl ") {
-			continue
+	for of, want := range map[string][]string{
+		"":       {"HTTP/1.1 200", "HTTP/1.1 403", "HTTP/1.1 401", "before: 200, after: 403"},
+		"orders": {"HTTP/1.1 201", "HTTP/1.1 403", "HTTP/1.1 401", "before: 200, after: 401"},
+	} {
+		s := stack.New(t, stack.Options{Example: of})
+		var said bytes.Buffer
+		if err := describe(&said, s, of); err != nil {
+			t.Fatal(err)
 		}
-		out, err := exec.Command("bash", "-c", line).Output()
-		if err != nil {
-			t.Fatalf("%v: %s", err, line)
+		var got []string
+		for line := range strings.Lines(said.String()) {
+			if !strings.HasPrefix(line, "curl ") && !strings.HasPrefix(line, "TOKEN=") {
+				continue
+			}
+			out, err := exec.Command("bash", "-c", line).Output()
+			if err != nil {
+				t.Fatalf("%v: %s", err, line)
+			}
+			got = append(got, strings.Join(regexp.MustCompile(`(?m)^HTTP/1.1 \d+|^before: \d+|^after: \d+`).FindAllString(string(out), -1), ", "))
 		}
-		got = append(got, strings.Join(regexp.MustCompile(`(?m)^HTTP/1.1 \d+|^before: \d+|^after: \d+`).FindAllString(string(out), -1), ", "))
-	}
-	want := []string{"HTTP/1.1 200", "HTTP/1.1 403", "HTTP/1.1 401", "before: 200, after: 403"}
-	if !slices.Equal(got, want) {
-		t.Errorf("got  %q\nwant %q\nin\n%s", got, want, said.String())
+		if !slices.Equal(got, want) {
+			t.Errorf("%q: got  %q\nwant %q\nin\n%s", of, got, want, said.String())
+		}
 	}
 }
 
@@ -164,6 +169,9 @@ func TestUsage(t *testing.T) {
 		{"up --replicas 0", "want 1 or more"},
 		{"up --ports some", "want fixed or free"},
 		{"up more", `unknown argument "more"`},
+		{"up --example invoices", `there is no example "invoices": want orders`},
+		{"orders --help", ""},
+		{"orders more", `unknown argument "more"`},
 	} {
 		var out, errs bytes.Buffer
 		err := run(t.Context(), strings.Fields(c.args), &out, &errs)

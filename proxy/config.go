@@ -269,7 +269,7 @@ func loopback(host string) bool {
 	return err == nil && addr.IsLoopback()
 }
 
-// Prefix is the guarded path, "/cwms-data", or "" for an API at the root.
+// Prefix is the guarded path, such as "/v2", or "" for an API at the root.
 func (c *Config) Prefix() string { return strings.TrimSuffix(c.Upstream.Path, "/") }
 
 // OwnPrefix is where this proxy's own endpoints live: the root, unless that is the
@@ -381,7 +381,7 @@ func (u *httpURL) url() *url.URL { return (*url.URL)(u) }
 func parseHTTP(s string) (*url.URL, error) {
 	u, err := url.Parse(s)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.Fragment != "" {
-		return nil, errors.New("want an http or https URL without user, such as http://localhost:7001/cwms-data")
+		return nil, errors.New("want an http or https URL without user, such as http://localhost:7001/v2")
 	}
 	return u, nil
 }

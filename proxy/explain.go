@@ -56,7 +56,7 @@ func (r *rehearsal) check() error {
 	}
 	line := func(s string) bool { return !strings.ContainsAny(s, "\r\n") }
 	fault(r.Method == "" || strings.ContainsAny(r.Method, " \r\n"), "method: want one such as GET")
-	fault(r.Target == "" || !line(r.Target), "target: want the path and query of a request line, such as /cwms-data/offices?format=json")
+	fault(r.Target == "" || !line(r.Target), "target: want the path and query of a request line, such as /v2/orders?status=open")
 	credential := false
 	for i, h := range r.Headers {
 		name, _, ok := strings.Cut(h, ":")

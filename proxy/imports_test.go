@@ -81,6 +81,39 @@ func TestOnlyIdentityMakesPrincipals(t *testing.T) {
 	})
 }
 
+// The program serves any API. What belongs to the one it was made for is in the
+// built-in route table and in the names and defaults of settings, and nowhere else.
+func TestProgramKnowsNoAPI(t *testing.T) {
+	named := func(s string) bool { return strings.Contains(strings.ToLower(s), "cwms") }
+	eachFile(t, func(pkg, file string, f *ast.File) {
+		if pkg == "conformance" {
+			return // for tests
+		}
+		for _, group := range f.Comments {
+			for _, c := range group.List {
+				if named(c.Text) && !strings.HasPrefix(c.Text, "//go:embed ") {
+					t.Errorf("%s: a comment names the API: %s", file, c.Text)
+				}
+			}
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.Ident:
+				if named(n.Name) {
+					t.Errorf("%s: %s names the API", file, n.Name)
+				}
+			case *ast.BasicLit:
+				// Settings, and the default name of the context header, which stays ours
+				// where another one is sent.
+				if named(n.Value) && file != "config.go" && n.Value != `"x-cwms-auth-context"` {
+					t.Errorf("%s: %s names the API", file, n.Value)
+				}
+			}
+			return true
+		})
+	})
+}
+
 // eachFile visits the program's own files, tests apart.
 func eachFile(t *testing.T, visit func(pkg, file string, f *ast.File)) {
 	t.Helper()
@@ -89,7 +122,7 @@ func eachFile(t *testing.T, visit func(pkg, file string, f *ast.File)) {
 		if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return err
 		}
-		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution|parser.ParseComments)
 		if err != nil {
 			return err
 		}

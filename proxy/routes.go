@@ -10,7 +10,7 @@ import (
 	"headgate/proxy/route"
 )
 
-// loadRoutes is the route table of the settings: the operator's, or that of CWMS.
+// loadRoutes is the route table of the settings: the operator's, or the built-in one.
 func loadRoutes(c Config) (*route.Table, error) {
 	if c.RoutesFile == "" {
 		return route.Default(c.Prefix()), nil

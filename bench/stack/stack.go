@@ -61,8 +61,10 @@ type Options struct {
 	// access list and not as the tester, who may do everything.
 	LeastPrivilege bool
 	// Policy holds further arguments for the build of the first bundle, as for
-	// BuildBundle. Empty means the shipped policy.
+	// BuildBundle. Empty means the policy that belongs to the API.
 	Policy []string
+	// Example is the API that is guarded: empty for the stand-in of CWMS, or orders.
+	Example string
 	// Progress is told what is built and what is missing; nil means nobody.
 	Progress io.Writer
 }
@@ -74,7 +76,7 @@ type Info struct {
 	Admin           string            `json:"admin"`
 	OPA             string            `json:"opa"`
 	Redis           string            `json:"redis"` // with credentials; empty when there is none
-	API             string            `json:"api"`   // without the path /cwms-data
+	API             string            `json:"api"`   // without a path
 	Issuer          string            `json:"issuer"`
 	Control         string            `json:"control"`
 	Proxies         []string          `json:"proxies"`
@@ -103,6 +105,7 @@ type Stack struct {
 	tools     toolbox
 	proxy     string            // its binary
 	env       map[string]string // of every proxy, without its ports
+	example   example
 	dir       string
 	spawn     *spawner
 	hub       *hub
@@ -174,6 +177,9 @@ func (s *Stack) start(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	if s.example, err = exampleOf(o.Example); err != nil {
+		return err
+	}
 	s.Bundle = filepath.Join(s.dir, "bundle.tar.gz")
 	if o.FixedPorts {
 		// Where `just bundle` publishes.
@@ -183,7 +189,7 @@ func (s *Stack) start(ctx context.Context, o Options) error {
 		}
 	}
 	s.OPA, s.API, s.Control = ports.url("opa"), ports.url("api"), ports.url("control")
-	s.Issuer = ports.url("issuer") + "/auth/realms/cwms"
+	s.Issuer = ports.url("issuer") + s.example.issuer
 	l, err := net.Listen("tcp", ports.address("bundle"))
 	if err != nil {
 		return fmt.Errorf("cannot serve the bundle: %w", err)
@@ -195,13 +201,11 @@ func (s *Stack) start(ctx context.Context, o Options) error {
 		"HOST":             "127.0.0.1",
 		"ADMIN_TOKEN":      secret(),
 		"AUTHORIZE_SECRET": secret(),
-		"CWMS_API_KEY":     apiKey(),
-		"CWMS_API_URL":     s.API + "/cwms-data",
 		"OPA_URL":          s.OPA,
 		"JWT_ISSUER":       s.Issuer,
-		"JWT_JWKS_URL":     s.Issuer + "/protocol/openid-connect/certs",
 		"REDIS_URL":        "redis://:" + password + "@" + ports.address("redis"),
 	}
+	maps.Copy(env, s.example.env(s))
 	startRedis, err := s.prepareRedis(o, given, env, ports, password)
 	if err != nil {
 		return err
@@ -228,7 +232,7 @@ func (s *Stack) start(ctx context.Context, o Options) error {
 	}
 	work.Go(func() error {
 		var both errgroup.Group
-		both.Go(func() error { return s.startStandIn(together, ports, env["CWMS_API_KEY"], o.ProfileDelay) })
+		both.Go(func() error { return s.startAPI(together, ports, env, o) })
 		both.Go(func() error { return startRedis(together) })
 		err := both.Wait()
 		if err == nil {
@@ -236,7 +240,13 @@ func (s *Stack) start(ctx context.Context, o Options) error {
 		}
 		return err
 	})
-	work.Go(func() error { return s.startOPA(together, ports, o.Policy) })
+	work.Go(func() error {
+		policy := o.Policy
+		if len(policy) == 0 {
+			policy = s.example.policy
+		}
+		return s.startOPA(together, ports, policy)
+	})
 	s.describeProxies(o, ports, env)
 	s.hub.admins.Store(&s.Admins)
 	for i := range s.Replicas {
@@ -311,28 +321,6 @@ func (s *Stack) prepareRedis(o Options, given, env map[string]string, p ports, p
 	}
 	s.RedisServer = s.child("redis", path, environment(nil), pingRedis(p.address("redis")), args...)
 	return s.RedisServer.Start, nil
-}
-
-func (s *Stack) startStandIn(ctx context.Context, p ports, serviceKey string, delay time.Duration) error {
-	path, err := s.tools.bench(ctx)
-	if err != nil {
-		return err
-	}
-	s.StandIn = s.child("api", path, environment(nil), s.answers(s.Control+"/stats"), "standin",
-		"-api", p.address("api"), "-issuer", p.address("issuer"), "-control", p.address("control"),
-		"-issuer-url", s.Issuer, "-profile-delay", delay.String(), "-service-key", serviceKey)
-	if err := s.StandIn.Start(ctx); err != nil {
-		return err
-	}
-	s.Tokens = map[string]string{}
-	for _, user := range standin.Users {
-		var answer struct{ Token string }
-		if err := s.Do(ctx, http.MethodPost, "/tokens", standin.TokenRequest{User: user}, &answer); err != nil {
-			return err
-		}
-		s.Tokens[user] = answer.Token
-	}
-	return nil
 }
 
 func (s *Stack) startOPA(ctx context.Context, p ports, policy []string) (err error) {

@@ -27,7 +27,7 @@ type opa struct {
 	ask    string // URL of the decision, built once: no request data ever goes into it
 	list   string // URL of the list of bundles
 	health string
-	path   string // path of the decision rule, "cwms/authz/decision"
+	path   string // path of the decision rule, "orders/decision"
 }
 
 // newOPA takes http://host:port or unix:///path/of/socket, and the path of the

@@ -33,7 +33,7 @@ const maxCachedInput = 8 << 10
 // Config says where OPA is and how long its answers count.
 type Config struct {
 	URL  *url.URL // http, https or unix; one OPA process
-	Path string   // "/v1/data/cwms/authz/decision"
+	Path string   // "/v1/data/orders/decision"
 
 	// Timeout of one question, the wait for a slot included. A hit whose lease
 	// has run out may first wait as long again for a poll.

@@ -105,7 +105,7 @@ func (s *Source) ExplainUser(ctx context.Context, name string) (*authz.Principal
 	r, x, err := s.peekContext(ctx, name, nil)
 	if err == nil && r == nil {
 		if !s.calls.canLookUp() {
-			return nil, nil, x, fmt.Errorf("%w: %q has no context now, and without CWMS_API_KEY the API cannot be asked", ErrNoUser, name)
+			return nil, nil, x, fmt.Errorf("%w: %q has no context now, and without the service key the API cannot be asked", ErrNoUser, name)
 		}
 		x.Source, x.Note = "api", joined(x.Note, "not known here, so the API was asked now with the service key; the answer is not kept")
 		r, err = s.calls.byName(ctx, name)

@@ -66,7 +66,7 @@ func (r *record) withoutRoles(fetched time.Time) *record {
 }
 
 // profile is the answer of /user/profile and of /users/{name}: class User of the
-// API (cwms.cda.data.dto.auth.users), which names members in kebab case and
+// API whose table is built in, which names members in kebab case and
 // leaves out what is null.
 type profile struct {
 	UserName   string              `json:"user-name"`

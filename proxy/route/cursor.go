@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// A cursor of the CWMS Data API is the standard base64 of fields joined by "||".
+// A cursor of the API of the built-in table is the standard base64 of fields joined by "||".
 // Some cursors carry the office of the first page, and the API then ignores the
 // office of the query. Two layouts are known:
 //

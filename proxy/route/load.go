@@ -15,12 +15,12 @@ import (
 )
 
 //go:embed cwms.yaml
-var cwms []byte
+var builtIn []byte
 
-// Default is the table of the CWMS Data API, for an API served under prefix: a
+// Default is the built-in table, for an API served under prefix: a
 // path without a trailing slash, empty for an API at the root.
 func Default(prefix string) *Table {
-	t, err := Load(cwms, prefix)
+	t, err := Load(builtIn, prefix)
 	if err != nil {
 		panic("BUG: the built-in route table is faulty: " + err.Error())
 	}
@@ -28,7 +28,7 @@ func Default(prefix string) *Table {
 }
 
 // Load reads a table. The error joins every fault of the file, each with its line
-// and field. The head of cwms.yaml describes the format.
+// and field. The head of the built-in table describes the format.
 func Load(yaml []byte, prefix string) (*Table, error) {
 	file, err := parser.ParseBytes(yaml, 0)
 	if err != nil {

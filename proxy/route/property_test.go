@@ -35,7 +35,7 @@ func naiveTable(t *testing.T) (lines []line) {
 	}
 	// resource and subresource are text beside the methods; they are not judged here.
 	plain := strings.Builder{}
-	for l := range strings.Lines(string(cwms)) {
+	for l := range strings.Lines(string(builtIn)) {
 		if !strings.HasPrefix(l, "    resource:") {
 			plain.WriteString(l)
 		}

@@ -1,7 +1,7 @@
 // Package route says what a request means to policy: which resource and action
 // it is, which offices it names, which other attributes it states. A table of
-// routes in YAML is the only place where this is written down; the table of the
-// CWMS Data API is built in, any other API is served by a table of its own.
+// routes in YAML is the only place where this is written down; that of one API is
+// built in, any other API is served by a table of its own.
 //
 // A Table is immutable once loaded and shared by all goroutines. A Match belongs
 // to one request at a time and is reused for the next, so that the common path

@@ -3,7 +3,7 @@ package upstream
 import "bytes"
 
 // Servers disagree on which spellings name the same header: behind CGI and
-// servlet bridges X_Cwms_Auth_Context is X-Cwms-Auth-Context. So names are
+// servlet bridges X_Auth_Context is X-Auth-Context. So names are
 // compared folded: lower case, '_' and '.' as '-', runs of '-' as one. A header
 // whose folded name is ours, or belongs to one hop, does not pass.
 
