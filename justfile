@@ -36,6 +36,10 @@ opa:
 test: opa
     .ci/test
 
+# the document of our own endpoints against a running proxy
+test-openapi: opa
+    go test -C bench/openapi -count=1 ./...
+
 # tests of the policy
 test-policy: opa
     cd opa && OPA_BIN="$PWD/../.bin/opa" go test ./...

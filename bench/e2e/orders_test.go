@@ -110,6 +110,28 @@ func TestOrders(t *testing.T) {
 		}
 	})
 
+	t.Run("explain", func(t *testing.T) {
+		for _, c := range []struct {
+			credential string
+			reason     string
+			status     int
+		}{{clerk, "scope: of the token", 0}, {other, "denied: not the tenant or not the scopes of the token", 403}, {clerk + "x", "", 401}} {
+			e, text := explain(t, st, question{Method: "GET", Target: acme + "/7", Headers: []string{c.credential}})
+			if e.Answer.Status != c.status || e.Answer.Forwarded != (c.status == 0) {
+				t.Errorf("%s", text)
+			}
+			if c.reason != "" && (e.Decision == nil || e.Decision.Reason != c.reason || !strings.Contains(string(e.Input), `"params":{"tenant":"acme"}`)) {
+				t.Errorf("want %s: %s", c.reason, text)
+			}
+			if c.status == 0 && (e.Forward == nil || e.Forward.Header != orders.ContextHeader) {
+				t.Errorf("the header: %s", text)
+			}
+			if strings.Contains(strings.ToLower(text), "cwms") || strings.Contains(text, strings.TrimPrefix(c.credential, "Authorization: Bearer ")) {
+				t.Errorf("%s", text)
+			}
+		}
+	})
+
 	// With claims alone a right ends with its token.
 	t.Run("expiry", func(t *testing.T) {
 		life := int64(2)
