@@ -134,6 +134,7 @@ func build(c Config, stdout io.Writer, log zerolog.Logger) (p *proxy, err error)
 		Forward:  p.forward.Forward,
 		Record:   pep.NewRecorder(p.records, c.LogInputs).Record,
 
+		Client: p.forward.Client,
 		Trusts: p.forward.Trusts,
 		Vouch:  p.forward.Vouch,
 

@@ -91,12 +91,19 @@ func send(t *testing.T, base string, r request) reply {
 	return answer
 }
 
-func try(base string, r request) (reply, error) {
+func try(base string, r request) (reply, error) { return tryFrom("", base, r) }
+
+// tryFrom is try by a client of another address of this machine.
+func tryFrom(address, base string, r request) (reply, error) {
 	u, err := url.Parse(base)
 	if err != nil {
 		return reply{}, err
 	}
-	c, err := net.DialTimeout("tcp", u.Host, deadline)
+	dialer := net.Dialer{Timeout: deadline}
+	if address != "" {
+		dialer.LocalAddr = &net.TCPAddr{IP: net.ParseIP(address)}
+	}
+	c, err := dialer.Dial("tcp", u.Host)
 	if err != nil {
 		return reply{}, err
 	}

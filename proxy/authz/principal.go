@@ -2,6 +2,7 @@ package authz
 
 import (
 	"encoding/json"
+	"net/netip"
 	"time"
 )
 
@@ -59,6 +60,9 @@ type Principal struct {
 	// an error (a servlet session cookie): then the caller is anonymous.
 	Optional bool
 
+	// From is, of a key or a session, where the credential was seen first.
+	From netip.Addr
+
 	// User is set for Asserted and Test principals, whose description came with
 	// the request; nil for all others.
 	User *User
@@ -73,4 +77,8 @@ type Credentials struct {
 	Authorization []byte // the value of the only Authorization header; nil without
 	Cookie        []byte // the session cookies alone, "name=value; name=value"; nil without
 	TestUser      []byte // x-test-user; nil without
+
+	// From is the address of the client, of IPv6 its network of 64 bits; the zero
+	// Addr if it is not known.
+	From netip.Addr
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"math"
+	"net/netip"
 
 	"headgate/proxy/authz"
 )
@@ -69,7 +70,7 @@ func printable(b []byte) bool {
 }
 
 // apiKey is the principal of a key, which the API has yet to vouch for.
-func (v *Verifier) apiKey(key []byte) (*authz.Principal, error) {
+func (v *Verifier) apiKey(key []byte, from netip.Addr) (*authz.Principal, error) {
 	if len(key) < minKey || len(key) > maxKey || !printable(key) {
 		return nil, badKey.refuse(nil)
 	}
@@ -82,6 +83,7 @@ func (v *Verifier) apiKey(key []byte) (*authz.Principal, error) {
 		Alias:      aliasOf(authz.APIKey, key),
 		Credential: authz.Credential{Header: "Authorization", Value: keyPrefix + string(key)},
 		Guessable:  strength(key) < strongKey,
+		From:       from,
 	}
 	v.opaque.Set(place, p, cacheLife)
 	return p, nil
@@ -93,7 +95,7 @@ func (v *Verifier) apiKey(key []byte) (*authz.Principal, error) {
 //
 // All of them together are the credential, as the API receives all of them: a
 // browser may well have two of one name, for two paths.
-func (v *Verifier) session(cookies []byte) (*authz.Principal, error) {
+func (v *Verifier) session(cookies []byte, from netip.Addr) (*authz.Principal, error) {
 	if len(cookies) == 0 {
 		return anonymous, nil
 	}
@@ -131,6 +133,7 @@ func (v *Verifier) session(cookies []byte) (*authz.Principal, error) {
 		Alias:      aliasOf(authz.Session, b),
 		Credential: authz.Credential{Header: "Cookie", Value: string(b)},
 		Optional:   !sso,
+		From:       from,
 	}
 	v.opaque.Set(place, p, cacheLife)
 	return p, nil

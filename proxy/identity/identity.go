@@ -143,9 +143,9 @@ func (v *Verifier) Verify(_ context.Context, c authz.Credentials) (*authz.Princi
 	case authz.JWT:
 		return v.verifyToken(secret)
 	case authz.APIKey:
-		return v.apiKey(secret)
+		return v.apiKey(secret, c.From)
 	}
-	return v.session(c.Cookie)
+	return v.session(c.Cookie, c.From)
 }
 
 // VerifyToken returns the principal of a token that came without a header.

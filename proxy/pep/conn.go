@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -32,7 +33,8 @@ const (
 // on with every read, and with writes always.
 type conn struct {
 	net.Conn
-	leave   func() // tells the listener
+	from    netip.Addr // see origin
+	leave   func()     // tells the listener
 	inBody  atomic.Bool
 	credit  atomic.Int64 // how long the body may still be waited for, nanoseconds
 	lingers atomic.Bool

@@ -1,18 +1,22 @@
 package pep
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/VictoriaMetrics/metrics"
 	"github.com/valyala/fasthttp"
+
+	"headgate/proxy/authz"
 )
 
 // reset ends a connection without the client having read anything.
@@ -241,6 +245,32 @@ func TestOrigin(t *testing.T) {
 	} {
 		if got := origin(&net.TCPAddr{IP: net.ParseIP(address), Port: 1}).String(); got != want {
 			t.Errorf("%s counts as %s, want %s", address, got, want)
+		}
+	}
+}
+
+// The stages learn where a request comes from: from its peer, or from whom a trusted
+// proxy speaks for.
+func TestWhereARequestComesFrom(t *testing.T) {
+	got := make(chan netip.Addr, 1)
+	f := serve(t, func(h *Handler) {
+		identify := h.Identify
+		h.Identify = func(ctx context.Context, c authz.Credentials) (*authz.Principal, error) {
+			got <- c.From
+			return identify(ctx, c)
+		}
+		h.Client = func(rc *fasthttp.RequestCtx, forwardedFor []byte) netip.Addr {
+			return netip.MustParseAddr(string(forwardedFor))
+		}
+	})
+	for header, want := range map[string]string{
+		"":                                     "127.0.0.1",
+		"X-Forwarded-For: 2001:db8:1:2::9\r\n": "2001:db8:1:2::",
+		"X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-For: 192.0.2.2\r\n": "192.0.2.2",
+	} {
+		f.send(t, "GET /api/files HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"+header+"\r\n")
+		if from := <-got; from.String() != want {
+			t.Errorf("%q: from %v, want %s", header, from, want)
 		}
 	}
 }

@@ -84,8 +84,11 @@ func (x *exchange) read() (err error) {
 	if v := header.Protocol(); string(v) != "HTTP/1.1" && string(v) != "HTTP/1.0" {
 		return authz.Refuse(authz.ErrMalformed, "the version must be HTTP/1.1 or HTTP/1.0")
 	}
-	if c := ours(x.rc); c != nil && c.lines.lone {
-		return authz.Refuse(authz.ErrMalformed, "the request line does not end in CRLF")
+	if c := ours(x.rc); c != nil {
+		if c.lines.lone {
+			return authz.Refuse(authz.ErrMalformed, "the request line does not end in CRLF")
+		}
+		x.credentials.From = c.from
 	}
 	if err = x.head.read(header.RawHeaders()); err != nil {
 		return err

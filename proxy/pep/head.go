@@ -16,6 +16,7 @@ type head struct {
 	testUser      []byte
 	secret        []byte // x-authorize-secret
 	origin        []byte
+	forwardedFor  []byte // the last of its lines
 	fetchSite     []byte
 	requestMethod []byte   // access-control-request-method
 	cookies       [][]byte // the Cookie lines
@@ -157,6 +158,8 @@ func (h *head) line(name, value []byte) error {
 		h.secret = value
 	case "origin":
 		h.origin = value
+	case "x-forwarded-for":
+		h.forwardedFor = value
 	case "sec-fetch-site":
 		h.fetchSite = value
 	case "access-control-request-method":

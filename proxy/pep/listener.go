@@ -58,7 +58,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		from := origin(nc.RemoteAddr())
 		full := l.enter(from)
 		if full == nil {
-			return &conn{Conn: nc, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
+			return &conn{Conn: nc, from: from, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
 		}
 		full.Inc()
 		select {
@@ -80,7 +80,12 @@ func origin(addr net.Addr) netip.Addr {
 	if !ok {
 		return netip.Addr{}
 	}
-	from := tcp.AddrPort().Addr().Unmap().WithZone("")
+	return network(tcp.AddrPort().Addr())
+}
+
+// network is the network of an IPv6 address; all others are what they are.
+func network(from netip.Addr) netip.Addr {
+	from = from.Unmap().WithZone("")
 	if from.Is6() {
 		network, err := from.Prefix(64)
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,10 @@ type Handler struct {
 	Decide   func(context.Context, authz.Question) (authz.Decision, error)
 	Forward  func(*fasthttp.RequestCtx, *authz.Grant) error
 	Record   func(*Event)
+
+	// Client is whom a proxy in front speaks for, by the last of its X-Forwarded-For
+	// lines; nil is always the peer.
+	Client func(rc *fasthttp.RequestCtx, forwardedFor []byte) netip.Addr
 
 	// For gateways that ask and forward themselves.
 	Trusts func(*fasthttp.RequestCtx) bool                // is the peer one of ours
@@ -101,6 +106,9 @@ func (h *Handler) Expect(rc *fasthttp.RequestCtx) (status int) {
 func (h *Handler) judge(x *exchange) error {
 	if err := x.read(); err != nil {
 		return err
+	}
+	if len(x.head.forwardedFor) > 0 && h.Client != nil {
+		x.credentials.From = network(h.Client(x.rc, x.head.forwardedFor))
 	}
 	if path, own := h.own(x.target.Path); own {
 		return h.endpoint(x, path)

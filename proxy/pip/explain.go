@@ -63,13 +63,13 @@ func (s *Source) Explain(ctx context.Context, p *authz.Principal) (*authz.Subjec
 		}
 		return authz.NewSubject(p, user, time.Time{}), x, nil
 	}
-	if r, ok := s.refused.Get(digest(p.Credential.Header, p.Credential.Value)); ok {
+	if r, ok := s.refused.Get(credentialOf(p)); ok {
 		return explainRefusal(p, r, "refusal")
 	}
 	r, x, err := s.peek(ctx, p)
 	if err == nil && r == nil {
 		x.Source, x.Note = "api", joined(x.Note, "not known here, so the API was asked now; the answer is not kept")
-		r, err = s.ask(ctx, p, stranger(p))
+		r, err = s.meet(ctx, p)
 	}
 	switch {
 	case errors.Is(err, errNotAUser), errors.Is(err, errNoRights):

@@ -19,6 +19,10 @@ var (
 	callsFailed  = metrics.NewCounter(`authorizer_proxy_api_calls_total{call="profile",result="failed"}`)
 	callsShed    = metrics.NewCounter(`authorizer_proxy_api_calls_total{call="profile",result="shed"}`)
 
+	// Callers nobody has vouched for who were told to come again.
+	strangersShed    = metrics.NewCounter(`authorizer_proxy_strangers_refused_total{limit="total"}`)
+	strangersCrowded = metrics.NewCounter(`authorizer_proxy_strangers_refused_total{limit="address"}`)
+
 	// Why a context that was found was not used.
 	unusable = metrics.NewCounter(`authorizer_proxy_user_context_unusable_total`)
 	// Profiles that name another principal than the token that asked for them.

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"headgate/proxy/authz"
@@ -22,17 +24,20 @@ var (
 	errNoRights = errors.New("the API says that the user may not")     // 403
 	errNoUser   = errors.New("the API knows no such user")             // 404, of a look-up by name
 	errBusy     = errors.New("too many profile calls at once")
+	errCrowded  = errors.New("too many profile calls at once for unknown callers of one address")
 )
 
 // calls asks the API. At most a fixed number of calls run at once; callers whom
 // nobody has vouched for yet may take half of them, so that a flood of invented
-// keys does not keep verified users out.
+// keys does not keep verified users out; and few addresses cannot take all of that
+// half, so that it does not keep out who comes for the first time either.
 type calls struct {
 	client          *http.Client
 	profile, lookup string
 	serviceKey      string
 	timeout         time.Duration
-	all, strangers  chan struct{}
+	all             chan struct{}
+	strangers       strangers
 }
 
 func newCalls(cfg *Config) *calls {
@@ -47,21 +52,48 @@ func newCalls(cfg *Config) *calls {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 		profile: cfg.ProfileURL, lookup: cfg.LookupURL, serviceKey: cfg.ServiceKey, timeout: cfg.Timeout,
-		all: make(chan struct{}, cfg.MaxCalls), strangers: make(chan struct{}, max(1, cfg.MaxCalls/2)),
+		all: make(chan struct{}, cfg.MaxCalls), strangers: strangers{free: max(1, cfg.MaxCalls/2), of: map[netip.Addr]int{}},
 	}
 }
 
-// own asks for the profile of whoever shows the credential.
-func (c *calls) own(ctx context.Context, credential authz.Credential, stranger bool) (*record, error) {
-	if stranger {
-		select {
-		case c.strangers <- struct{}{}:
-			defer func() { <-c.strangers }()
-		default:
-			callsShed.Inc()
-			return nil, errBusy
-		}
+// strangers are the places of callers whom nobody has vouched for yet.
+type strangers struct {
+	mu   sync.Mutex
+	free int
+	of   map[netip.Addr]int // places taken by each address
+}
+
+// enter takes a place for p, if p is a stranger; leave gives it back. An address
+// gets no further place when it has as many as are free: alone it has half of them,
+// two have a third each, and the next one always finds some.
+func (s *strangers) enter(p *authz.Principal) (leave func(), err error) {
+	if !stranger(p) {
+		return func() {}, nil
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.free == 0:
+		strangersShed.Inc()
+		return nil, errBusy
+	case p.From.IsValid() && s.of[p.From] >= s.free:
+		strangersCrowded.Inc()
+		return nil, errCrowded
+	}
+	s.free--
+	s.of[p.From]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.free++
+		if s.of[p.From]--; s.of[p.From] == 0 {
+			delete(s.of, p.From)
+		}
+	}, nil
+}
+
+// own asks for the profile of whoever shows the credential.
+func (c *calls) own(ctx context.Context, credential authz.Credential) (*record, error) {
 	return c.get(ctx, c.profile, credential)
 }
 

@@ -66,7 +66,7 @@ func (s *Source) again(ctx context.Context, e *entry, p *authz.Principal) (*reco
 		return s.calls.byName(ctx, e.name)
 	}
 	start := time.Now()
-	r, err := s.ask(ctx, p, false)
+	r, err := s.ask(ctx, p)
 	if errors.Is(err, errNoRights) {
 		return e.record.withoutRoles(start), nil
 	}

@@ -239,7 +239,7 @@ type fetch struct {
 
 // under asks the API for p's profile while it keeps the claim under key alive.
 // Without a key there is no claim.
-func (s *Source) under(ctx context.Context, key string, p *authz.Principal, stranger bool) (fetch, error) {
+func (s *Source) under(ctx context.Context, key string, p *authz.Principal) (fetch, error) {
 	f := fetch{began: time.Now(), dials: s.redis.Dials()}
 	var keeper sync.WaitGroup
 	if key != "" {
@@ -254,12 +254,17 @@ func (s *Source) under(ctx context.Context, key string, p *authz.Principal, stra
 		defer release()
 	}
 	var err error
-	f.record, err = s.ask(ctx, p, stranger)
+	f.record, err = s.ask(ctx, p)
 	return f, err
 }
 
 // introduce finds out the name of a principal that Redis does not know.
 func (s *Source) introduce(ctx context.Context, p *authz.Principal) (stored *record, err error) {
+	leave, err := s.calls.strangers.enter(p)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	key, token := "", newClaim()
 	if !p.Guessable {
 		key = aliasKey(p)
@@ -271,7 +276,7 @@ func (s *Source) introduce(ctx context.Context, p *authz.Principal) (stored *rec
 			return nil, errWait
 		}
 	}
-	f, err := s.under(ctx, key, p, stranger(p))
+	f, err := s.under(ctx, key, p)
 	if err == nil {
 		stored, err = s.settle(ctx, p, f)
 	}
@@ -304,7 +309,7 @@ func (s *Source) settle(ctx context.Context, p *authz.Principal, f fetch) (store
 	}
 	if err == nil && !fresh {
 		overtaken.Inc()
-		f, err = s.under(ctx, key, p, false)
+		f, err = s.under(ctx, key, p)
 		if err == nil && f.Username != name {
 			err = errAgain
 		}
@@ -383,7 +388,7 @@ func (s *Source) fill(ctx context.Context, p *authz.Principal, name, old string)
 	if token == "" {
 		return nil, errWait
 	}
-	f, err := s.under(ctx, key, p, false)
+	f, err := s.under(ctx, key, p)
 	switch {
 	case err != nil:
 		s.redis.Swap(ctx, key, token, "", 0)
@@ -429,7 +434,7 @@ func (s *Source) alone(ctx context.Context, p *authz.Principal) (*entry, error) 
 			return s.here(a, r, life, key, outage), nil
 		}
 	}
-	r, err := s.ask(ctx, p, stranger(p))
+	r, err := s.meet(ctx, p)
 	if err != nil {
 		return nil, err
 	}

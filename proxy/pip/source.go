@@ -398,8 +398,11 @@ func (s *Source) failed(p *authz.Principal, credential authz.Digest, err error) 
 
 // unavailable is the outcome where nobody could say who p is.
 func unavailable(err error) error {
-	if errors.Is(err, errBusy) {
+	switch {
+	case errors.Is(err, errBusy):
 		return authz.Refuse(authz.ErrUnavailable, "too many users at once, try again").Because(err)
+	case errors.Is(err, errCrowded):
+		return authz.Refuse(authz.ErrUnavailable, "too many unknown credentials at once from one address, try again").Because(err)
 	}
 	return authz.Refuse(authz.ErrUnavailable, "the user context is not available").Because(err)
 }
@@ -429,13 +432,23 @@ func (s *Source) since(t time.Time) time.Duration { return s.now() - max(0, time
 func stranger(p *authz.Principal) bool { return p.Method != authz.JWT }
 
 // ask gets p's own profile, and refuses one that is another's.
-func (s *Source) ask(ctx context.Context, p *authz.Principal, stranger bool) (*record, error) {
-	r, err := s.calls.own(ctx, p.Credential, stranger)
+func (s *Source) ask(ctx context.Context, p *authz.Principal) (*record, error) {
+	r, err := s.calls.own(ctx, p.Credential)
 	if err == nil && !r.of(p) {
 		mismatched.Inc()
 		return nil, fmt.Errorf("the profile is that of another principal than the token's")
 	}
 	return r, err
+}
+
+// meet is ask for one who may be a stranger.
+func (s *Source) meet(ctx context.Context, p *authz.Principal) (*record, error) {
+	leave, err := s.calls.strangers.enter(p)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return s.ask(ctx, p)
 }
 
 // of reports whether the record can be that of p.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -185,6 +186,48 @@ func TestCallsAreBounded(t *testing.T) {
 	expect(t, "afterwards", roles(s, token("u", "t")), "r")
 	if n := a.calls.Load(); n != 5 {
 		t.Errorf("%d profile calls", n)
+	}
+}
+
+// An address alone gets half of the places of strangers; who comes from another is
+// served, and so is a verified user.
+func TestNoAddressTakesAllPlaces(t *testing.T) {
+	a := newAPI(t)
+	s := replica(t, a, "") // 32 calls, 16 of them for strangers
+	calling, resume := a.pause()
+	var wg sync.WaitGroup
+	from := func(p *authz.Principal, address string) *authz.Principal {
+		p.From = netip.MustParseAddr(address)
+		return p
+	}
+	served := func(p *authz.Principal) {
+		wg.Go(func() { s.Subject(context.Background(), p) })
+		calling()
+	}
+	refused := func(p *authz.Principal) {
+		t.Helper()
+		if _, err := s.Subject(t.Context(), p); !errors.Is(err, authz.ErrUnavailable) || !errors.Is(err, errCrowded) {
+			t.Errorf("%v: %v", p.From, err)
+		}
+	}
+	before := strangersCrowded.Get()
+	for i := range 8 {
+		served(from(key(fmt.Sprint("a", i)), "192.0.2.1"))
+	}
+	refused(from(key("a8"), "192.0.2.1"))
+	for i := range 4 {
+		served(from(cookie(fmt.Sprint("JSESSIONIDSSO=b", i)), "192.0.2.2"))
+	}
+	refused(from(key("b4"), "192.0.2.2"))
+	served(from(key("c"), "192.0.2.3"))
+	served(from(token("u", "t"), "192.0.2.1"))
+	if n := strangersCrowded.Get() - before; n != 2 {
+		t.Errorf("%d counted", n)
+	}
+	resume()
+	wg.Wait()
+	if free, of := s.calls.strangers.free, s.calls.strangers.of; free != 16 || len(of) != 0 {
+		t.Errorf("afterwards %d free, %v", free, of)
 	}
 }
 

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"net"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -270,6 +271,32 @@ func TestAppendCookies(t *testing.T) {
 		}
 		if got := string(appendCookies(nil, []byte("Cookie:"), []byte(c.in))); got != want {
 			t.Errorf("%q: got %q, want %q", c.in, got, want)
+		}
+	}
+}
+
+// Of X-Forwarded-For only what trusted proxies wrote is believed: from the right, up
+// to the first address that is none of theirs.
+func TestClient(t *testing.T) {
+	f := forwarder(t, netip.MustParsePrefix("10.0.0.0/8"))
+	for _, c := range []struct{ peer, forwardedFor, want string }{
+		{"192.0.2.1", "", "192.0.2.1"},
+		{"192.0.2.1", "203.0.113.9", "192.0.2.1"},
+		{"10.0.0.1", "", "10.0.0.1"},
+		{"10.0.0.1", "203.0.113.9", "203.0.113.9"},
+		{"10.0.0.1", "6.6.6.6, 203.0.113.9", "203.0.113.9"},
+		{"10.0.0.1", "6.6.6.6,203.0.113.9 , 10.0.0.2,\t10.0.0.3", "203.0.113.9"},
+		{"10.0.0.1", "10.0.0.2", "10.0.0.2"},
+		{"10.0.0.1", "2001:db8::1", "2001:db8::1"},
+		{"10.0.0.1", "::ffff:203.0.113.9", "203.0.113.9"},
+		{"10.0.0.1", "203.0.113.9, unknown", "10.0.0.1"},
+		{"10.0.0.1", "203.0.113.9,", "10.0.0.1"},
+		{"10.0.0.1", ",,,", "10.0.0.1"},
+	} {
+		rc := &fasthttp.RequestCtx{}
+		rc.Init(&fasthttp.Request{}, &net.TCPAddr{IP: net.ParseIP(c.peer), Port: 1}, nil)
+		if got := f.Client(rc, []byte(c.forwardedFor)).String(); got != c.want {
+			t.Errorf("peer %s, X-Forwarded-For %q: %s, want %s", c.peer, c.forwardedFor, got, c.want)
 		}
 	}
 }

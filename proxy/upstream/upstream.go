@@ -199,8 +199,27 @@ func (f *Forwarder) Trusts(rc *fasthttp.RequestCtx) bool {
 	if len(f.trusted) == 0 {
 		return false
 	}
-	addr := peer(rc)
+	return f.trusts(peer(rc))
+}
+
+func (f *Forwarder) trusts(addr netip.Addr) bool {
 	return slices.ContainsFunc(f.trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// Client is the address that a request comes from as far as it can be believed: the
+// peer or, as long as that is a trusted proxy, the one before it in X-Forwarded-For.
+func (f *Forwarder) Client(rc *fasthttp.RequestCtx, forwardedFor []byte) netip.Addr {
+	addr := peer(rc)
+	for len(forwardedFor) > 0 && f.trusts(addr) {
+		last := forwardedFor[bytes.LastIndexByte(forwardedFor, ',')+1:]
+		forwardedFor = bytes.TrimSuffix(forwardedFor[:len(forwardedFor)-len(last)], []byte(","))
+		before, err := netip.ParseAddr(string(bytes.TrimSpace(last)))
+		if err != nil {
+			break
+		}
+		addr = before.Unmap().WithZone("")
+	}
+	return addr
 }
 
 // Forward sends the request to the API and writes its answer into rc: status,
