@@ -325,8 +325,8 @@ func (b *bench) usersPart(ctx context.Context) ([]report.Table, error) {
 	}
 	t := ladderTable("scale-users", "users", "So many users take turns, each with a token of its own and in strict rotation, the worst case for any cache. All were seen once before.",
 		rungs, counted, report.Axis{Label: "users", Unit: report.Count, Log: true})
-	t.Charts[0].Says = fmt.Sprintf("The cost of a request goes %s. Up to 8,192 tokens are remembered as verified; with more users in rotation every token is verified anew, and from 100,000 decisions on the oldest give way.", fromTo(rungs, costOf, report.Seconds))
-	t.Charts[1].Says = fmt.Sprintf("Memory goes %s: tokens up to their limit, then contexts and decisions, which have limits too.", fromTo(rungs, residentOf, report.Bytes))
+	t.Charts[0].Says = fmt.Sprintf("The cost of a request goes %s. Tokens, users and decisions are each kept up to a limit: with more of them in rotation than fit, every request does anew what the cache would have spared it.", fromTo(rungs, costOf, report.Seconds))
+	t.Charts[1].Says = fmt.Sprintf("Memory goes %s: it grows up to those limits, and no further.", fromTo(rungs, residentOf, report.Bytes))
 	return []report.Table{t}, nil
 }
 
