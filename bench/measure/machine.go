@@ -15,27 +15,13 @@ import (
 	"headgate/bench/stack"
 )
 
-// ticks is what Linux counts processor time in for programs: hundredths of a
-// second, on every architecture.
-const ticks = 100
-
 // cpuOf is the processor time in seconds that a process and its children have used
 // since they started; 0 where the system does not tell.
 func cpuOf(pid int) (seconds float64) {
 	if pid == 0 {
 		return 0
 	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0
-	}
-	// After the name, which may hold anything but ends with the last parenthesis.
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	if len(fields) > 12 {
-		user, _ := strconv.ParseFloat(fields[11], 64)
-		system, _ := strconv.ParseFloat(fields[12], 64)
-		seconds = (user + system) / ticks
-	}
+	seconds = cpuClock(pid)
 	if pid == os.Getpid() {
 		return seconds // its children are the servers
 	}

@@ -199,6 +199,9 @@ func TestProcess(t *testing.T) {
 		t.Error("no memory is used")
 	}
 	before := cpuOf(os.Getpid())
+	if other := cpuOf(os.Getppid()); before <= 0 || other <= 0 {
+		t.Errorf("processor time of this process %v, of its parent %v", before, other)
+	}
 	for end := time.Now().Add(time.Minute); cpuOf(os.Getpid()) == before; {
 		if time.Now().After(end) {
 			t.Fatal("working takes no processor time")
