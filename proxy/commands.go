@@ -29,6 +29,8 @@ func commands() []command {
 		{"healthcheck", "", "exit 0 if the proxy of this environment can decide", healthcheck},
 		{"invalidate", "--user NAME | --all", "make every replica read a user's context anew, through the admin listener", invalidateCommand},
 		{"prewarm", "--users FILE", "read the contexts of users, a name a line, with the service key before they come", prewarmCommand},
+		{"replay", "--log FILE --opa URL [FLAGS]", "ask a candidate OPA the questions of a decision log; exit 1 if an answer changes, 2 if they cannot be asked", replayCommand},
+		{"report", "[--log FILE] [--top N] [--json]", "summarise a decision log: who was or would be denied what, how often and why", reportCommand},
 		{"routes", "[METHOD TARGET [BODY-FILE]]", "print the route table, or what a request means by it", routesCommand},
 		{"version", "", "print the version", func(_ context.Context, _, _ []string, out io.Writer) error {
 			_, err := fmt.Fprintln(out, version())

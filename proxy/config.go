@@ -41,7 +41,7 @@ type Config struct {
 	PolicyLease   time.Duration `env:"POLICY_LEASE" envDefault:"1s" doc:"how long its answer counts: the most that a cached decision can outlive its policy"`
 	Enforce       enforcement   `env:"ENFORCE" envDefault:"true" doc:"report forwards what policy denies, and says so in the record: for adoption only"`
 	DebugHeaders  bool          `env:"DEBUG_HEADERS" envDefault:"false" doc:"add X-Decision to every answer"`
-	LogInputs     bool          `env:"LOG_INPUTS" envDefault:"false" doc:"add the input document to every decision record"`
+	LogInputs     bool          `env:"LOG_INPUTS" envDefault:"false" doc:"add the input document and the constraints to every decision record, for proxy replay"`
 	CacheTTL      seconds       `env:"CACHE_TTL_SECONDS" envDefault:"300" doc:"longest life of a cached allow"`
 	CacheDenyTTL  seconds       `env:"CACHE_DENY_TTL_SECONDS" envDefault:"30" doc:"longest life of a cached deny"`
 	CacheMax      int           `env:"CACHE_MAX_SIZE" envDefault:"100000" doc:"most decisions cached"`

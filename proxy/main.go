@@ -35,10 +35,15 @@ func main() {
 	// After the first signal a second one ends the process at once.
 	context.AfterFunc(ctx, stop)
 	err := run(ctx, os.Args[1:], os.Environ(), os.Stdout, os.Stderr)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	if err == nil {
+		return
 	}
+	status := exit{status: 1, err: err}
+	errors.As(err, &status)
+	if status.err != nil {
+		fmt.Fprintln(os.Stderr, status.err)
+	}
+	os.Exit(status.status)
 }
 
 // run is the program: a subcommand, or the proxy itself until ctx ends.

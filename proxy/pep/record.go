@@ -77,6 +77,9 @@ func (r *Recorder) Record(e *Event) {
 	}
 	if r.inputs && e.Input != nil {
 		line = line.RawJSON("input", e.Input)
+		if d := e.Decision; d != nil && d.Constraints != nil {
+			line = line.RawJSON("constraints", d.Constraints)
+		}
 	}
 	line.Send()
 }
@@ -104,10 +107,10 @@ type series struct {
 }
 
 var (
-	allowed  = decisions("allow")
-	denied   = decisions("deny")
-	reported = metrics.NewCounter(`authorizer_proxy_reported_denies_total`)
-	panics   = metrics.NewCounter(`authorizer_proxy_panics_total`)
+	allowed = decisions("allow")
+	denied  = decisions("deny")
+	_       = reported("none") // there from the start, so that its rise is seen
+	panics  = metrics.NewCounter(`authorizer_proxy_panics_total`)
 
 	identifySeconds = stage("identify")
 	contextSeconds  = stage("context")
@@ -121,6 +124,11 @@ func decisions(verdict string) map[authz.Source]*metrics.Counter {
 		m[source] = metrics.NewCounter(`authorizer_proxy_authorization_decisions_total{decision="` + verdict + `",source="` + string(source) + `"}`)
 	}
 	return m
+}
+
+// reported counts the denies of a route that were forwarded.
+func reported(route string) *metrics.Counter {
+	return metrics.GetOrCreateCounter(`authorizer_proxy_reported_denies_total{route=` + strconv.Quote(route) + `}`)
 }
 
 func stage(name string) *metrics.PrometheusHistogram {
@@ -139,7 +147,7 @@ func (r *Recorder) count(e *Event) {
 		}
 	}
 	if e.Reported {
-		reported.Inc()
+		reported(e.label()).Inc()
 	}
 	observe(identifySeconds, e.Identify)
 	observe(contextSeconds, e.Context)

@@ -75,7 +75,7 @@ func TestRecord(t *testing.T) {
 		want   map[string]any
 	}{
 		{"allowed", false, e, want()},
-		{"with its input", true, e, want("input", map[string]any{"user": map[string]any{}})},
+		{"with its input", true, e, want("input", map[string]any{"user": map[string]any{}}, "constraints", map[string]any{"a": 1.0})},
 		{"denied", false, with(func(e *Event) { e.Decision, e.Status, e.Err = &denied, 403, errDenied }),
 			want("allow", false, "reason", "embargo: too young", "decision_id", "d2", "opa_decision_id", "o2", "source", "opa", "age_us", 10.0, "status", 403.0)},
 		{"denied and forwarded", false, with(func(e *Event) { e.Decision, e.Reported = &denied, true }),
