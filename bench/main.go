@@ -8,9 +8,11 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"headgate/bench/orders"
 	"headgate/bench/standin"
@@ -22,6 +24,7 @@ const usage = `Headgate on one machine.
   go run ./bench run       measure, and write the page of results
   go run ./bench standin   start the stand-in API alone
   go run ./bench orders    start the orders API, the second example, alone
+  bench healthcheck URL    exit 0 if that answers 200, in an image without a shell
 
 Each command lists its flags with --help.
 `
@@ -55,10 +58,34 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return standin.Command(ctx, args, stderr)
 	case "orders":
 		return orders.Command(ctx, args, stderr)
+	case "healthcheck":
+		return healthcheck(ctx, args)
 	case "help", "-h", "-help", "--help":
 		fmt.Fprint(stdout, usage)
 		return nil
 	}
 	fmt.Fprint(stderr, usage)
 	return fmt.Errorf("unknown command %q", command)
+}
+
+// healthcheck is for the container of the stand-in.
+func healthcheck(ctx context.Context, args []string) error {
+	if len(args) != 1 {
+		return errors.New("healthcheck: want one URL")
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, args[0], nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s", args[0], res.Status)
+	}
+	return nil
 }

@@ -28,6 +28,7 @@ func commands() []command {
 		{"explain", "[FLAGS] METHOD TARGET [BODY-FILE]", "tell why a request is allowed or denied, stage by stage, through the admin listener", explainCommand},
 		{"healthcheck", "", "exit 0 if the proxy of this environment can decide", healthcheck},
 		{"invalidate", "--user NAME | --all", "make every replica read a user's context anew, through the admin listener", invalidateCommand},
+		{"make-secret", "FILE...", "write a random secret into each file that is not there yet, for settings by file", makeSecret},
 		{"prewarm", "--users FILE", "read the contexts of users, a name a line, with the service key before they come", prewarmCommand},
 		{"replay", "--log FILE --opa URL [FLAGS]", "ask a candidate OPA the questions of a decision log; exit 1 if an answer changes, 2 if they cannot be asked", replayCommand},
 		{"report", "[--log FILE] [--top N] [--json]", "summarise a decision log: who was or would be denied what, how often and why", reportCommand},
