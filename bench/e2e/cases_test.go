@@ -56,6 +56,9 @@ func TestReferenceCases(t *testing.T) {
 	st := sharedStack(t)
 	for _, c := range loadCases(t) {
 		t.Run(c.ID, func(t *testing.T) {
+			if attached && strings.HasPrefix(c.Credential, "x-test-user") {
+				t.Skip("left out: test users are for a loopback address alone")
+			}
 			switch c.Kind {
 			case "opa":
 				c.askOPA(t, st)

@@ -29,6 +29,10 @@ var shared struct {
 	err  error
 }
 
+// attached: HEADGATE_STACK holds what `bench up --json` prints, of a stack that
+// others run. Tests of the shared stack then use that one.
+var attached = os.Getenv("HEADGATE_STACK") != ""
+
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if shared.st != nil {
@@ -43,6 +47,13 @@ func TestMain(m *testing.M) {
 func sharedStack(t *testing.T) *stack.Stack {
 	t.Helper()
 	shared.once.Do(func() {
+		if attached {
+			var info stack.Info
+			if shared.err = json.Unmarshal([]byte(os.Getenv("HEADGATE_STACK")), &info); shared.err == nil {
+				shared.st = stack.Attach(info)
+			}
+			return
+		}
 		shared.st, shared.err = stack.Start(context.Background(), stack.Options{
 			Env: map[string]string{"TEST_USERS": "true", "DEBUG_HEADERS": "true"},
 		})

@@ -171,6 +171,12 @@ func Start(ctx context.Context, o Options) (*Stack, error) {
 	return s, nil
 }
 
+// Attach makes a Stack of a system that others run, such as containers. It has no
+// processes, and Stop leaves the system alone.
+func Attach(info Info) *Stack {
+	return &Stack{Info: info, spawn: newSpawner(), client: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{}}}
+}
+
 func (s *Stack) start(ctx context.Context, o Options) error {
 	given := environment(o.Env)
 	ports, err := choosePorts(o, given)
