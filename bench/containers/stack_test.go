@@ -58,7 +58,7 @@ func (p *project) images() {
 	belongs := map[string]*regexp.Regexp{
 		"headgate-proxy":  regexp.MustCompile(`^(headgate|etc/|etc/ssl/|etc/ssl/certs/|etc/ssl/certs/ca-certificates\.crt|run/|run/secrets/|run/opa/)$`),
 		"headgate-opa":    regexp.MustCompile(`^(opa|health|config\.yaml|state/|run/|run/opa/)$`),
-		"headgate-bundle": regexp.MustCompile(`^(opa|build|bundles/|tmp/|policy/)$`),
+		"headgate-bundle": regexp.MustCompile(`^(opa|build|bundles/|policy/)$`),
 		"headgate-bench":  regexp.MustCompile(`^bench$`),
 	}
 	for image, allowed := range belongs {
