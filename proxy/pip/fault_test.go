@@ -54,12 +54,12 @@ func (st *stage) until(what, before, want string) time.Duration {
 	return time.Since(start)
 }
 
-// bounded fails when what was promised took longer. Slow machines may be slow;
-// the promises are in seconds.
+// bounded tells how long something took, and fails when that was far more than what
+// was promised: a busy machine is late, a broken promise is broken for good.
 func (st *stage) bounded(what string, took, most time.Duration) {
 	st.Helper()
 	st.Logf("%s: %v", what, took.Round(time.Millisecond))
-	if took > most {
+	if took > 3*most {
 		st.Errorf("%s: %v, promised %v", what, took, most)
 	}
 }
@@ -113,7 +113,7 @@ func TestFaultRestartedFromASnapshot(t *testing.T) {
 	if got := server.Do("get", "user:context:u"); !strings.Contains(got, `"old"`) {
 		t.Fatalf("the snapshot was not read: %s", got)
 	}
-	st.until("the API is asked", "old", "new")
+	st.bounded("old context used", st.until("the API is asked", "old", "new"), silence)
 	for range 100 {
 		expect(t, "afterwards", roles(st.s, st.p), "new")
 	}
@@ -124,14 +124,16 @@ func TestFaultFlushKillEvict(t *testing.T) {
 	st := newStage(t, server.URL())
 	st.give("second")
 	server.Do("flushall")
-	st.until("FLUSHALL costs a re-read", "old", "second")
+	st.bounded("old context used after FLUSHALL", st.until("FLUSHALL costs a re-read", "old", "second"), silence)
 
 	st.give("third")
 	server.Do("del", "user:context:u")
 	st.until("the deletion is seen", "second", "third")
 	for range 10 {
 		server.Do("client", "kill", "type", "normal")
+		start := time.Now()
 		expect(t, "CLIENT KILL costs a re-read", roles(st.s, st.p), "third")
+		st.bounded("a request after CLIENT KILL", time.Since(start), silence)
 	}
 
 	st.give("fourth")
@@ -147,7 +149,7 @@ func TestFaultFlushKillEvict(t *testing.T) {
 			}
 		}
 	}
-	st.until("eviction costs a re-read", "third", "fourth")
+	st.bounded("old context used after eviction", st.until("eviction costs a re-read", "third", "fourth"), silence)
 	if st.s.Degraded() {
 		t.Error("degraded")
 	}
@@ -181,7 +183,7 @@ func TestFaultACLRefusal(t *testing.T) {
 	st.give("new")
 	server.Do("acl", "setuser", "app", "-set", "-eval", "-evalsha")
 	server.Do("del", "user:context:u")
-	st.until("the API is asked", "old", "new")
+	st.bounded("old context used", st.until("the API is asked", "old", "new"), silence)
 	eventually(t, "the refusal is noticed", func() bool { return st.s.Degraded() })
 	calls := st.calls.Load()
 	for range 100 {
