@@ -96,13 +96,14 @@ type recorded struct {
 }
 
 // replayCommand asks a candidate OPA what the log's questions would be answered.
-func replayCommand(ctx context.Context, args, _ []string, out io.Writer) error {
-	file, address, path, asJSON := "-", "", "/v1/data/cwms/authz/decision", false
+func replayCommand(ctx context.Context, args, environ []string, out io.Writer) error {
+	c, _, _ := LoadConfig(environ) // faults of other settings are none here
+	file, address, path, asJSON := "-", "", c.OPAPath, false
 	timeout, concurrency, most := 5*time.Second, 8, 100_000
 	rest, err := parseFlags("replay", args, func(f *flag.FlagSet) {
 		f.StringVar(&file, "log", file, "the `FILE` of decision records, written with LOG_INPUTS=true; - is stdin")
 		f.StringVar(&address, "opa", "", "`URL` of the candidate OPA, also unix:///path/of/socket")
-		f.StringVar(&path, "path", path, "the rule that decides")
+		f.StringVar(&path, "path", path, "the rule that decides, as OPA_POLICY_PATH")
 		f.DurationVar(&timeout, "timeout", timeout, "for a question")
 		f.IntVar(&concurrency, "concurrency", concurrency, "questions at once")
 		f.IntVar(&most, "max", most, "most different questions; each takes its size in memory")
