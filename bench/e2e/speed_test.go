@@ -159,7 +159,7 @@ func TestManyURLsAreOneQuestion(t *testing.T) {
 			}
 			calls[i] = &load.Call{URL: st.Proxy + "/cwms-data/timeseries?" + strings.Join(query, "&"), Header: header}
 		}
-		r, err := load.Run(t.Context(), load.Options{Connections: 8, Requests: urls, Timeout: deadline}, func(n int64) *load.Call { return calls[n] })
+		r, err := load.Run(t.Context(), load.Options{Connections: 64, Requests: urls, Timeout: time.Minute}, func(n int64) *load.Call { return calls[n] })
 		if err == nil {
 			err = r.Err()
 		}
