@@ -41,6 +41,9 @@ type conn struct {
 	written atomic.Int64 // when the write deadline was last moved, Unix nanoseconds
 
 	// These belong to the goroutine that serves the connection.
+	wanted  time.Time // the deadline of reads between and within headers
+	set     time.Time // the one that is set; zero if unknown
+	kept    bool      // a request was answered
 	lines   lines
 	waiting *exchange // judged, its body has yet to come
 	abandon func(*exchange)
@@ -60,6 +63,9 @@ func (c *conn) Read(p []byte) (int, error) {
 // client, not that in which nobody read.
 func (c *conn) read(p []byte) (int, error) {
 	if !c.inBody.Load() {
+		if err := c.arm(); err != nil {
+			return 0, err
+		}
 		return c.Conn.Read(p)
 	}
 	start := time.Now()
@@ -92,8 +98,40 @@ func (c *conn) Write(p []byte) (int, error) {
 
 // next forgets what was true of the request before.
 func (c *conn) next() {
-	c.inBody.Store(false)
+	c.kept = true
+	if c.inBody.Swap(false) {
+		c.set = time.Time{}
+	}
 	c.lingers.Store(false)
+}
+
+// lateIdle is how much later than wanted an idle connection may end.
+const lateIdle = idleTimeout / 8
+
+// SetReadDeadline sets the deadline of reads. The server asks for two in each
+// request, one to wait for it and one for its header to be complete, which it
+// mostly is by then: so they are set by the read that needs them. In a body it is
+// set at once, for another goroutine may be reading.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	if c.inBody.Load() {
+		return c.Conn.SetReadDeadline(t)
+	}
+	c.wanted = t
+	return nil
+}
+
+// arm sets the deadline that is wanted, unless the connection is idle and the one
+// that is set is hardly later: moving it is not free.
+func (c *conn) arm() error {
+	idle := c.kept && c.lines.phase == between
+	if late := c.set.Sub(c.wanted); late == 0 && !c.set.IsZero() || idle && late >= 0 && late <= lateIdle && !c.wanted.IsZero() {
+		return nil
+	}
+	c.set = c.wanted
+	if idle && !c.wanted.IsZero() {
+		c.set = c.wanted.Add(lateIdle)
+	}
+	return c.Conn.SetReadDeadline(c.set)
 }
 
 func (c *conn) SetWriteDeadline(t time.Time) error {
@@ -106,7 +144,7 @@ func (c *conn) SetWriteDeadline(t time.Time) error {
 }
 
 func (c *conn) SetDeadline(t time.Time) error {
-	return errors.Join(c.Conn.SetReadDeadline(t), c.SetWriteDeadline(t))
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
 func (c *conn) Close() error {

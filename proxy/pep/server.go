@@ -35,6 +35,7 @@ func (h *Handler) Server() *fasthttp.Server {
 		IdleTimeout:           idleTimeout,
 		Concurrency:           2 * connectionMax, // the listener keeps the limit
 		CloseOnShutdown:       true,
+		LazyRequestTime:       true, // an exchange keeps its own
 		NoDefaultServerHeader: true,
 		NoDefaultDate:         true,
 		NoDefaultContentType:  true,

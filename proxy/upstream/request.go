@@ -298,7 +298,11 @@ func peer(rc *fasthttp.RequestCtx) netip.Addr {
 	if !ok {
 		return netip.IPv4Unspecified()
 	}
-	return tcp.AddrPort().Addr().Unmap().WithZone("")
+	// Most are IPv4, which has no zone to be taken off.
+	if ip := tcp.IP.To4(); ip != nil {
+		return netip.AddrFrom4([4]byte(ip))
+	}
+	return tcp.AddrPort().Addr().WithZone("")
 }
 
 // appendCookies appends a Cookie line without the session cookies, whose names
