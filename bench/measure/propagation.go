@@ -257,7 +257,7 @@ func forget(redis, user string) error {
 		text += string(answer[:n])
 	}
 	if strings.Contains(text, "-") {
-		return fmt.Errorf("Redis answers %q", text)
+		return fmt.Errorf("the answer of Redis is %q", text)
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ type Bar struct {
 const (
 	chartWidth  = 760
 	chartHeight = 330
-	left, right = 78, 22
+	left, right = 78, 30
 	top, bottom = 30, 52
 )
 
@@ -160,17 +160,22 @@ func (c Chart) Keys() []string {
 // tick writes a number on an axis.
 func (a Axis) tick(v float64) string {
 	if a.Nines {
-		return strings.TrimSuffix(strconv.FormatFloat(v*100, 'f', 3, 64), ".000") + " %"
+		return trimmed(strconv.FormatFloat(v*100, 'f', 3, 64)) + " %"
 	}
 	s := a.Unit.Format(Of(v))
 	number, unit, ok := strings.Cut(s, " ")
-	if strings.Contains(number, ".") {
-		number = strings.TrimRight(strings.TrimRight(number, "0"), ".")
-	}
 	if !ok {
-		return number
+		return trimmed(number)
 	}
-	return number + " " + unit
+	return trimmed(number) + " " + unit
+}
+
+// trimmed is a number without what its fraction ends with for nothing.
+func trimmed(number string) string {
+	if strings.Contains(number, ".") {
+		return strings.TrimRight(strings.TrimRight(number, "0"), ".")
+	}
+	return number
 }
 
 // scale maps numbers to positions.
