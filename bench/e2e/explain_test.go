@@ -44,6 +44,7 @@ type explained struct {
 		Allow    bool   `json:"allow"`
 		Reason   string `json:"reason"`
 		Source   string `json:"source"`
+		Revision string `json:"revision"`
 		Enforced bool   `json:"enforced"`
 	} `json:"decision"`
 	Forward *struct {
