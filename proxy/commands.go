@@ -145,7 +145,7 @@ func callAdmin(ctx context.Context, environ []string, method, path string, body 
 		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))
 	return resp.StatusCode, answer, err
 }
 

@@ -64,7 +64,8 @@ func (r *rehearsal) check() error {
 		credential = credential || strings.EqualFold(name, "Authorization") || strings.EqualFold(name, "Cookie") || strings.EqualFold(name, "x-test-user")
 	}
 	fault(r.User != "" && credential, "user and a credential in headers: want one of them")
-	fault(len(r.User) > 256 || strings.ContainsFunc(r.User, unicode.IsControl) || !utf8.ValidString(r.User), "user: want the name of a user")
+	// "." and ".." would be another path where a user is looked up.
+	fault(len(r.User) > 256 || r.User == "." || r.User == ".." || strings.ContainsFunc(r.User, unicode.IsControl) || !utf8.ValidString(r.User), "user: want the name of a user")
 	fault(r.Trace != "" && r.Trace != "notes" && r.Trace != "full", "trace: want notes, full or nothing")
 	if faults != nil {
 		return errors.New(strings.Join(faults, "; "))
@@ -326,14 +327,8 @@ func (e *explanation) answered(raw []byte) {
 func (p *proxy) explainer() http.HandlerFunc {
 	turns := make(chan struct{}, maxExplanations)
 	return func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case turns <- struct{}{}:
-			defer func() { <-turns }()
-		default:
-			w.Header().Set("Retry-After", "1")
-			answer(w, http.StatusServiceUnavailable, failure{"Service Unavailable", fmt.Sprintf("%d explanations are being made, try again", maxExplanations)})
-			return
-		}
+		// Whoever is slow holds nobody up: the turn is taken when the question is here.
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(explainTime)) // it is a connection, and has one
 		var want rehearsal
 		decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxExplain))
 		decoder.DisallowUnknownFields()
@@ -349,6 +344,14 @@ func (p *proxy) explainer() http.HandlerFunc {
 		}
 		if err := want.check(); err != nil {
 			answer(w, http.StatusBadRequest, failure{"Bad Request", err.Error()})
+			return
+		}
+		select {
+		case turns <- struct{}{}:
+			defer func() { <-turns }()
+		default:
+			w.Header().Set("Retry-After", "1")
+			answer(w, http.StatusServiceUnavailable, failure{"Service Unavailable", fmt.Sprintf("%d explanations are being made, try again", maxExplanations)})
 			return
 		}
 		ctx, cancel := context.WithTimeout(r.Context(), explainTime)

@@ -271,6 +271,7 @@ func TestExplainRefusals(t *testing.T) {
 		"a second line":     {question{Method: "GET", Target: "/ HTTP/1.1\r\nX: y"}, nil, 400, "target: want"},
 		"in a header":       {question{Method: "GET", Target: "/", Headers: []string{"X: y\r\nZ: a"}}, nil, 400, "headers[0]: want"},
 		"user and token":    {question{Method: "GET", Target: "/", User: "A", Headers: []string{"Authorization: Bearer x"}}, nil, 400, "user and a credential"},
+		"a dot for a user":  {question{Method: "GET", Target: "/", User: ".."}, nil, 400, "user: want"},
 		"an odd trace":      {question{Method: "GET", Target: "/", Trace: "all"}, nil, 400, "trace: want"},
 		"an unknown user":   {question{Method: "GET", Target: reading, User: "NO SUCH USER"}, nil, 404, "NO SUCH USER"},
 		"more than is read": {question{Method: "GET", Target: "/", Body: strings.Repeat("x", 2<<20)}, nil, 413, "1048576"},
