@@ -74,9 +74,12 @@ func BenchmarkSubjectWarmParallel(b *testing.B) {
 // meets both. The users refreshed are among those who ask. The API is another
 // process. An iteration is a pair of slices; give it a hundred: -benchtime 100x.
 //
-// Rates: 1,000 active users cause 3 refreshes a second by default; all of them at
-// once are due where a whole fleet was warmed at one moment. Requests come one
-// after the other, or with a pause between them.
+// Rates: 1,000 active users cause 3 refreshes a second by default. All of them at
+// once is worse than what can be: refreshes are spread over a tenth of their time.
+// Requests come one after the other, or with a pause between them.
+//
+// On two cores with much else to do, runs of 20 and 60 pairs: the ratio of the p99 is 0.9 to 1.03 at
+// 30/s, and 0.8 to 1.3 at 300/s, where Redis and the API take their share of the cores.
 func BenchmarkSubjectRefreshing(b *testing.B) {
 	const slice = 100 * time.Millisecond
 	for _, c := range []struct {
