@@ -31,6 +31,7 @@ type Config struct {
 
 	Upstream        httpURL `env:"UPSTREAM_URL" envDefault:"http://localhost:7001/cwms-data" doc:"the API; its path is the prefix that is guarded. CWMS_API_URL is another name for it"`
 	UpstreamTimeout millis  `env:"UPSTREAM_TIMEOUT" envDefault:"300000" doc:"ms to the first byte of an answer of the API"`
+	UpstreamHeader  size    `env:"UPSTREAM_HEADER_MAX" envDefault:"32KiB" doc:"most bytes of request line and headers together that the API takes, ours counted in: Tomcat's maxHttpHeaderSize, 8KiB unless set there"`
 	UpstreamCA      string  `env:"UPSTREAM_CA" doc:"PEM file of certificates that the API's certificate must lead to; reloaded when changed"`
 	APITimeout      millis  `env:"CWMS_API_TIMEOUT" envDefault:"30000" doc:"ms for profile and readiness calls"`
 
@@ -183,6 +184,9 @@ func (c *Config) check() (faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 	if c.Port < 0 || c.Port > 65535 {
 		fault("PORT=%d: want 0 to 65535", c.Port)
+	}
+	if c.UpstreamHeader < 4<<10 || c.UpstreamHeader > 1<<20 {
+		fault("UPSTREAM_HEADER_MAX=%d: want 4KiB to 1MiB", c.UpstreamHeader)
 	}
 	if c.Upstream.RawQuery != "" {
 		fault("UPSTREAM_URL=%q: want no query", c.Upstream.url())

@@ -42,6 +42,8 @@ func TestConfigFaults(t *testing.T) {
 		{"UPSTREAM_URL=http://a/b?c", `UPSTREAM_URL="http://a/b?c": want no query`},
 		{"UPSTREAM_TIMEOUT=5s", `UPSTREAM_TIMEOUT="5s": want a whole number of milliseconds`},
 		{"UPSTREAM_TIMEOUT=0", `UPSTREAM_TIMEOUT=0s: want more than 0`},
+		{"UPSTREAM_HEADER_MAX=2KiB", `UPSTREAM_HEADER_MAX=2048: want 4KiB to 1MiB`},
+		{"UPSTREAM_HEADER_MAX=8k", `UPSTREAM_HEADER_MAX="8k": want a number of bytes such as 65536, 64KiB, 16MiB or 2GiB`},
 		{"OPA_URL=opa:8181", `OPA_URL="opa:8181": want http://host:port, https://host:port or unix:///path/of/socket`},
 		{"OPA_URL=unix://opa.sock", `OPA_URL="unix://opa.sock": want http://host:port, https://host:port or unix:///path/of/socket`},
 		{"POLICY_LEASE=1", `POLICY_LEASE="1": want a duration such as 250ms, 1s or 5m`},

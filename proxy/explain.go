@@ -261,7 +261,7 @@ func describeForward(header string, g *authz.Grant) (*forwardPart, error) {
 	if header == "" {
 		return f, nil
 	}
-	value, err := g.AppendHeader(nil, time.Now())
+	value, _, err := g.AppendHeader(nil, authz.MaxContextHeader, time.Now())
 	if err != nil {
 		return nil, err
 	}

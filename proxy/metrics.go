@@ -75,6 +75,8 @@ var families = []struct{ name, help string }{
 	{"upstream_failures_total", "Requests that the API did not answer as it should, by kind."},
 	{"upstream_retries_total", "Requests sent again on another connection; never a write."},
 	{"upstream_client_gone_total", "Requests whose client left before the answer was complete."},
+	{"upstream_large_header_refused_total", "Answers of 400, 413, 414 and 431 of the API to a header of more than 8 KiB: UPSTREAM_HEADER_MAX may be too high."},
+	{"context_header_reduced_total", "Context headers without ts_privileges, or without roles too, since there was no room."},
 	{"record_write_errors_total", "Failed attempts to write decision records; none is dropped."},
 	{"record_write_stuck_seconds", "Time for which decision records have been kept from their target; soon requests will wait for it."},
 	{"tls_certificate_expires_seconds", "When the certificate of the public listener ends, in Unix time; 0 without TLS."},

@@ -46,7 +46,7 @@ var elsewhere = map[string]struct{ pain, tests string }{
 	"C21": {"framing", "e2e.TestConformance conformance.TestRequestPath conformance.TestEarlyAnswer pep.TestExpect"},
 	"C22": {"preflight, HEAD, OPTIONS, cookies", "pep.TestCrossOrigin pep.TestMethods upstream.TestHead upstream.TestAnswerOnTheWire"},
 	"C23": {"deploys drop requests", "e2e.TestStopUnderLoad e2e.TestStopFinishesWhatIsInFlight pep.TestDrain"},
-	"C24": {"headers too large somewhere in the chain", "e2e.TestTomcat pep.TestFaults upstream.TestContextTooLarge"},
+	"C24": {"headers too large somewhere in the chain", "e2e.TestTomcat pep.TestFaults upstream.TestContextTooLarge upstream.TestHeaderMax"},
 	"C25": {"tokens in logs", "pep.TestNoSecretIsTold e2e.TestHostileTokens upstream.TestBrokenBodyIsNotQuoted"},
 	"C26": {"paths as metric labels", "pep.TestSeries"},
 	"C27": {"a name is resolved once", "upstream.TestNameIsResolvedAgain"},

@@ -27,6 +27,7 @@ var (
 	ErrSlowClient       = errors.New("slow client")              // 408
 	ErrBodyTooLarge     = errors.New("body too large")           // 413
 	ErrUnsupportedBody  = errors.New("unsupported body")         // 415
+	ErrHeaderTooLarge   = errors.New("header too large")         // 431
 	ErrNoDecision       = errors.New("no decision")              // 503: policy gave none
 	ErrUnavailable      = errors.New("dependency unavailable")   // 503: keys, context or capacity missing
 	ErrUpstream         = errors.New("upstream failed")          // 502

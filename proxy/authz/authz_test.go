@@ -190,20 +190,25 @@ func TestHeaderFits(t *testing.T) {
 		name              string
 		user              User
 		constraints       string
+		limit             int
 		roles, privileged bool
 		err               error
 	}{
-		{"small", User{Roles: []string{"a"}, Privileges: json.RawMessage(`[]`)}, `{}`, true, true, nil},
-		{"many privileges", User{Roles: []string{"a"}, Privileges: privileges}, `{}`, true, false, nil},
-		{"many roles", User{Roles: long(500), Privileges: privileges}, `{}`, false, false, nil},
-		{"many constraints", User{Roles: []string{"a"}}, `{"x":"` + strings.Repeat("x", MaxContextHeader) + `"}`, false, false, ErrObligation},
+		{"small", User{Roles: []string{"a"}, Privileges: json.RawMessage(`[]`)}, `{}`, 1 << 20, true, true, nil},
+		{"many privileges", User{Roles: []string{"a"}, Privileges: privileges}, `{}`, 1 << 20, true, false, nil},
+		{"many roles", User{Roles: long(500), Privileges: privileges}, `{}`, 1 << 20, false, false, nil},
+		{"many constraints", User{Roles: []string{"a"}}, `{"x":"` + strings.Repeat("x", MaxContextHeader) + `"}`, 1 << 20, false, false, ErrObligation},
+		{"little room, some privileges", User{Roles: []string{"a"}, Privileges: json.RawMessage(`[` + strings.Repeat(" ", 500) + `]`)}, `{}`, 500, true, false, nil},
+		{"little room, some roles", User{Roles: long(20)}, `{}`, 300, false, false, nil},
+		{"no room", User{}, `{}`, 100, false, false, ErrObligation},
+		{"less than none", User{}, `{}`, -1, false, false, ErrObligation},
 	} {
 		c.user.ID, c.user.Username = "Nuñez", "Nuñez"
 		g := Grant{
 			Subject: NewSubject(&Principal{Method: JWT}, c.user, time.Time{}), Context: []byte(`{}`),
 			Decision: &Decision{Allow: true, ID: "d", Constraints: json.RawMessage(c.constraints)},
 		}
-		b, err := g.AppendHeader([]byte("before "), now)
+		b, reduced, err := g.AppendHeader([]byte("before "), c.limit, now)
 		if !errors.Is(err, c.err) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.err)
 		}
@@ -219,11 +224,14 @@ func TestHeaderFits(t *testing.T) {
 			Constraints json.RawMessage
 			Timestamp   string
 		}
-		if err := json.Unmarshal(bytes.TrimPrefix(b, []byte("before ")), &header); err != nil || len(b)-len("before ") > MaxContextHeader {
+		if err := json.Unmarshal(bytes.TrimPrefix(b, []byte("before ")), &header); err != nil || len(b)-len("before ") > min(c.limit, MaxContextHeader) {
 			t.Errorf("%s: %d bytes, %v", c.name, len(b), err)
 		}
 		_, roles := header.User["roles"]
 		_, privileged := header.User["ts_privileges"]
+		if reduced != (!roles || !privileged && c.user.Privileges != nil) {
+			t.Errorf("%s: reduced is %v", c.name, reduced)
+		}
 		if roles != c.roles || privileged != c.privileged || string(header.Constraints) != c.constraints || header.Timestamp != "2026-01-02T03:04:05.000Z" {
 			t.Errorf("%s: roles %v, privileges %v, constraints %s, at %s", c.name, roles, privileged, header.Constraints, header.Timestamp)
 		}

@@ -2,8 +2,8 @@ package authz
 
 import "time"
 
-// MaxContextHeader is the most bytes the context header may have: the API's
-// server allows 8 KiB for all headers together.
+// MaxContextHeader is the most bytes the context header may have, however much
+// the API's server takes: Tomcat takes 8 KiB for all headers together.
 const MaxContextHeader = 6 << 10
 
 // Grant is what a forwarded request carries beyond what the client sent.
@@ -20,18 +20,19 @@ type Grant struct {
 }
 
 // AppendHeader appends the value of the context header: ASCII JSON of at most
-// MaxContextHeader bytes. To fit, ts_privileges and then roles are left out,
-// never a constraint; if that is not enough the allow cannot be carried out and
-// the error is an ErrObligation.
-func (g *Grant) AppendHeader(b []byte, now time.Time) ([]byte, error) {
+// limit bytes, and never more than MaxContextHeader. To fit, ts_privileges and
+// then roles are left out, never a constraint; reduced says so. If that is not
+// enough the allow cannot be carried out and the error is an ErrObligation.
+func (g *Grant) AppendHeader(b []byte, limit int, now time.Time) (_ []byte, reduced bool, err error) {
 	start := len(b)
-	for _, user := range [...][]byte{g.Subject.header, g.Subject.brief, g.Subject.least} {
+	limit = min(limit, MaxContextHeader)
+	for i, user := range [...][]byte{g.Subject.header, g.Subject.brief, g.Subject.least} {
 		b = g.appendHeader(b[:start], user, now)
-		if len(b)-start <= MaxContextHeader {
-			return b, nil
+		if len(b)-start <= limit {
+			return b, i > 0, nil
 		}
 	}
-	return b[:start], Refuse(ErrObligation, "context header of %d bytes is over the limit of %d", len(b)-start, MaxContextHeader)
+	return b[:start], false, Refuse(ErrObligation, "context header of %d bytes is over the limit of %d", len(b)-start, limit)
 }
 
 func (g *Grant) appendHeader(b, user []byte, now time.Time) []byte {

@@ -44,7 +44,7 @@ func statusOf(err error) int {
 		return fasthttp.StatusBadGateway
 	case errors.Is(err, authz.ErrSlowClient):
 		return fasthttp.StatusRequestTimeout
-	case errors.Is(err, errHeaderTooLarge):
+	case errors.Is(err, authz.ErrHeaderTooLarge):
 		return fasthttp.StatusRequestHeaderFieldsTooLarge
 	default:
 		return fasthttp.StatusInternalServerError
@@ -53,7 +53,7 @@ func statusOf(err error) int {
 
 var (
 	errSlowClient     = authz.Refuse(authz.ErrSlowClient, "the request did not arrive in time")
-	errHeaderTooLarge = errors.New("the request header is too large")
+	errHeaderTooLarge = authz.Refuse(authz.ErrHeaderTooLarge, "the request header is too large")
 )
 
 // refuse answers a request that was not forwarded.
@@ -100,7 +100,7 @@ func messageOf(err error, decision *authz.Decision) string {
 		return "denied"
 	case errors.As(err, &refusal):
 		return refusal.Message
-	case errors.Is(err, errNotFound), errors.Is(err, errHeaderTooLarge):
+	case errors.Is(err, errNotFound):
 		return err.Error()
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		return "the body is too large"

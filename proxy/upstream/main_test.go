@@ -266,6 +266,7 @@ func statusOf(err error) int {
 		authz.ErrUnavailable:     503,
 		authz.ErrUpstreamTimeout: 504,
 		authz.ErrObligation:      500,
+		authz.ErrHeaderTooLarge:  431,
 	} {
 		if errors.Is(err, kind) {
 			return status

@@ -30,6 +30,8 @@ type request struct {
 	safe    bool      // may be sent again: GET, HEAD or OPTIONS without a body
 	session bool      // session cookies were taken out beside an Authorization
 	partial bool      // only a part could be written
+
+	headSize int // bytes of the head
 }
 
 var requests = sync.Pool{New: func() any { return &request{buf: make([]byte, 0, 4096)} }}
@@ -203,19 +205,11 @@ func (q *request) frame(rc *fasthttp.RequestCtx) {
 	q.safe = q.length <= 0 && q.stream == nil && (h.IsGet() || q.head || h.IsOptions())
 }
 
-// sign appends what we say ourselves, and the end of the head.
+// sign appends what we say ourselves, and the end of the head, the context last:
+// it is what gives way where all of it would be more than the API takes.
 func (q *request) sign(f *Forwarder, rc *fasthttp.RequestCtx, g *authz.Grant, proto, host []byte, now time.Time) error {
-	b := q.buf
-	if f.contextLine != nil {
-		b = append(b, f.contextLine...)
-		var err error
-		if b, err = g.AppendHeader(b, now); err != nil {
-			q.buf = b
-			return err
-		}
-		b = append(b, "\r\n"...)
-	}
-	b = append(b, "X-Request-Id: "...)
+	theirs := len(q.buf) - len(f.startLine)
+	b := append(q.buf, "X-Request-Id: "...)
 	b = append(b, g.RequestID...)
 	b = append(b, "\r\nX-Forwarded-For: "...)
 	b = append(b, q.xff...)
@@ -233,9 +227,35 @@ func (q *request) sign(f *Forwarder, rc *fasthttp.RequestCtx, g *authz.Grant, pr
 	if len(host) == 0 {
 		host = rc.Request.Header.Host()
 	}
-	b = append(b, host...)
-	q.buf = append(b, "\r\n\r\n"...)
+	b = append(append(b, host...), "\r\n"...)
+	if f.contextLine != nil {
+		b = append(b, f.contextLine...)
+		room := f.headMax - len(b) - len("\r\n\r\n")
+		signed, reduced, err := g.AppendHeader(b, room, now)
+		if err != nil {
+			q.buf = b
+			if _, _, err := g.AppendHeader(b, room+theirs, now); err != nil {
+				return err // it would not fit if the client had sent nothing
+			}
+			return tooLong(f, f.headMax-room)
+		}
+		if reduced {
+			contextReduced.Inc()
+		}
+		b = append(signed, "\r\n"...)
+	}
+	q.buf = append(b, "\r\n"...)
+	if len(q.buf) > f.headMax {
+		return tooLong(f, len(q.buf))
+	}
+	q.headSize = len(q.buf)
 	return nil
+}
+
+// tooLong refuses a request of whose head the API would not take all. The API's
+// own refusal would not say that what is added here counts too.
+func tooLong(f *Forwarder, size int) error {
+	return authz.Refuse(authz.ErrHeaderTooLarge, "the API takes %d bytes of request line and headers; with what this proxy adds they are %d or more", f.headMax, size)
 }
 
 // write sends the head and what of the body is in memory.

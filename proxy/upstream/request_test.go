@@ -17,7 +17,7 @@ import (
 const okAnswer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Type: text/plain\r\n\r\nok"
 
 // What we add ends each head; tests shorten it to [ours client, proto, host].
-var added = regexp.MustCompile(`(?s)(?:x-cwms-auth-context: \{.*?"\}\r\n)X-Request-Id: r1\r\nX-Forwarded-For: ([^\r]*)\r\nX-Forwarded-Proto: ([^\r]*)\r\nX-Forwarded-Host: ([^\r]*)\r\n\r\n`)
+var added = regexp.MustCompile(`X-Request-Id: r1\r\nX-Forwarded-For: ([^\r]*)\r\nX-Forwarded-Proto: ([^\r]*)\r\nX-Forwarded-Host: ([^\r]*)\r\nx-cwms-auth-context: \{[^\r]*"\}\r\n\r\n`)
 
 type setting func(*Config, *authz.Grant)
 
@@ -185,6 +185,116 @@ func TestContextTooLarge(t *testing.T) {
 	})
 	if !strings.HasPrefix(got, "HTTP/1.1 500 ") {
 		t.Errorf("got %q", got)
+	}
+}
+
+// What the API takes of a head counts with all that we add. Up to there a request
+// passes whole; where it would not, the context gives way, and then the request.
+func TestHeaderMax(t *testing.T) {
+	const max = 8 << 10
+	limited := func(c *Config, _ *authz.Grant) { c.HeaderMax = max }
+	user := func(roles, privileges int) setting {
+		u := authz.User{ID: "bob", Username: "bob", Offices: []string{"SWT"}, PrimaryOffice: "SWT"}
+		if roles > 0 {
+			u.Roles = []string{strings.Repeat("r", roles)}
+		}
+		if privileges > 0 {
+			u.Privileges = []byte(`["` + strings.Repeat("p", privileges) + `"]`)
+		}
+		s := authz.NewSubject(&authz.Principal{Method: authz.JWT}, u, time.Time{})
+		return func(_ *Config, g *authz.Grant) { g.Subject = s }
+	}
+	// sent is the size of the head that the API sees of a target this long.
+	sent := func(length int, settings ...setting) (size int, seen, got string) {
+		t.Helper()
+		a := answering(t, okAnswer)
+		cfg := config(a.Addr().String())
+		for _, s := range settings {
+			s(&cfg, grant())
+		}
+		p := front(t, cfg, func(_ *fasthttp.RequestCtx, g *authz.Grant) {
+			for _, s := range settings {
+				s(&Config{}, g)
+			}
+		})
+		got = p.send(t, "GET /"+strings.Repeat("x", length-1)+" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+		seen = strings.Join(a.requests(), "")
+		return len(seen), seen, got
+	}
+	all := func(seen string) (roles, privileges bool) {
+		return strings.Contains(seen, `"roles":[`), strings.Contains(seen, `"ts_privileges":[`)
+	}
+	without := func(c *Config, _ *authz.Grant) { c.ContextHeader = "" }
+
+	whole, _, _ := sent(1, user(1000, 1000))
+	noPrivileges, _, _ := sent(1, user(1000, 0))
+	least, _, _ := sent(1, user(0, 0))
+	least -= len(`"roles":[],`)
+	none, _, _ := sent(1, without)
+	for _, c := range []struct {
+		name       string
+		length     int
+		settings   []setting
+		size       int // of the head that the API sees; 0: the client is told so
+		roles, all bool
+	}{
+		{"just whole", 1 + max - whole, nil, max, true, true},
+		{"one more", 2 + max - whole, nil, noPrivileges + 1 + max - whole, true, false},
+		{"just without privileges", 1 + max - noPrivileges, nil, max, true, false},
+		{"and one more", 2 + max - noPrivileges, nil, least + 1 + max - noPrivileges, false, false},
+		{"just without roles", 1 + max - least, nil, max, false, false},
+		{"too long", 2 + max - least, nil, 0, false, false},
+		{"much too long", 9 << 10, nil, 0, false, false},
+		{"just without a context", 1 + max - none, []setting{without}, max, false, false},
+		{"too long without a context", 2 + max - none, []setting{without}, 0, false, false},
+	} {
+		before := contextReduced.Get()
+		size, seen, got := sent(c.length, append([]setting{limited, user(1000, 1000)}, c.settings...)...)
+		roles, privileges := all(seen)
+		if size != c.size || roles != c.roles || privileges != c.all {
+			t.Errorf("%s: the API sees %d bytes, roles %v, privileges %v; want %d, %v, %v", c.name, size, roles, privileges, c.size, c.roles, c.all)
+		}
+		want := "HTTP/1.1 200 "
+		if c.size == 0 {
+			want = "HTTP/1.1 431 "
+		}
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%s: the client got %.300q", c.name, got)
+		}
+		if reduced := contextReduced.Get() > before; reduced != (c.settings == nil && c.size > 0 && !c.all) {
+			t.Errorf("%s: reduced is counted: %v", c.name, reduced)
+		}
+	}
+
+	// Where the client is not to blame it is not told that it is.
+	_, seen, got := sent(1, limited, func(c *Config, g *authz.Grant) {
+		c.HeaderMax = 4 << 10
+		g.Decision.Constraints = []byte(`{"x":"` + strings.Repeat("x", 4<<10) + `"}`)
+	})
+	if seen != "" || !strings.HasPrefix(got, "HTTP/1.1 500 ") {
+		t.Errorf("constraints that never fit: the API sees %q, the client got %.300q", seen, got)
+	}
+
+	// Unless told otherwise, what the listener takes in passes with the largest context.
+	if size, _, got := sent(15<<10, func(_ *Config, g *authz.Grant) {
+		g.Decision.Constraints = []byte(`{"x":"` + strings.Repeat("x", 5<<10) + `"}`)
+	}); size < 20<<10 || !strings.HasPrefix(got, "HTTP/1.1 200 ") {
+		t.Errorf("by default: the API sees %d bytes, the client got %.300q", size, got)
+	}
+}
+
+// An API that takes less than it was said to is noticed.
+func TestLargeHeaderRefused(t *testing.T) {
+	a := answering(t, "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+	p := front(t, config(a.Addr().String()), nil)
+	before := headerRefused.Get()
+	p.send(t, get(""))
+	if n := headerRefused.Get() - before; n != 0 {
+		t.Errorf("a small header is counted %d times", n)
+	}
+	p.send(t, get("X-Pad: "+strings.Repeat("x", 8<<10)+"\r\n"))
+	if n := headerRefused.Get() - before; n != 1 {
+		t.Errorf("a large header is counted %d times", n)
 	}
 }
 

@@ -62,6 +62,10 @@ type Config struct {
 	// ContextHeader is the name of the context header; empty sends none.
 	ContextHeader string
 
+	// HeaderMax is the most bytes of request line and headers together that the
+	// API takes; zero means 32 KiB.
+	HeaderMax int
+
 	// TrustedProxies are the peers whose X-Forwarded-For, -Proto and -Host are
 	// believed.
 	TrustedProxies []netip.Prefix
@@ -74,8 +78,11 @@ type Config struct {
 }
 
 const (
-	defaultMaxConns = 512
-	dialTimeout     = 5 * time.Second // or FirstByteTimeout, where that is shorter
+	defaultMaxConns  = 512
+	defaultHeaderMax = 32 << 10
+	// What servers take if nobody tells them otherwise: Tomcat, nginx and others.
+	usualHeaderMax = 8 << 10
+	dialTimeout    = 5 * time.Second // or FirstByteTimeout, where that is shorter
 	// A request waits this long for one of MaxConns to come free.
 	busyTimeout = 200 * time.Millisecond
 	// Tomcat closes an idle connection after 20 s; we must be first.
@@ -102,6 +109,10 @@ var (
 	dials      = metrics.NewCounter("authorizer_proxy_upstream_dials_total")
 	retries    = metrics.NewCounter("authorizer_proxy_upstream_retries_total")
 	clientGone = metrics.NewCounter("authorizer_proxy_upstream_client_gone_total")
+	// The context header went without ts_privileges, or without roles too.
+	contextReduced = metrics.NewCounter("authorizer_proxy_context_header_reduced_total")
+	// The API refused a request whose head is over what servers usually take.
+	headerRefused = metrics.NewCounter("authorizer_proxy_upstream_large_header_refused_total")
 
 	failedDial     = failures("dial")
 	failedAnswer   = failures("answer") // the connection ended before an answer came
@@ -122,6 +133,7 @@ type Forwarder struct {
 	contextHeader string // its name as configured; empty without
 	contextName   []byte // folded; nil without
 	contextLine   []byte // "name: "; nil without
+	headMax       int
 	trusted       []netip.Prefix
 	firstByte     time.Duration
 	idle          time.Duration
@@ -133,6 +145,7 @@ type Forwarder struct {
 func New(cfg Config) (*Forwarder, error) {
 	f := &Forwarder{
 		startLine: " HTTP/1.1\r\nHost: " + cfg.URL.Host + "\r\n",
+		headMax:   cmp.Or(cfg.HeaderMax, defaultHeaderMax),
 		trusted:   cfg.TrustedProxies,
 		firstByte: cfg.FirstByteTimeout,
 		idle:      cfg.IdleTimeout,
@@ -229,7 +242,8 @@ func (f *Forwarder) Client(rc *fasthttp.RequestCtx, forwardedFor []byte) netip.A
 //
 // On an error nothing of an answer is in rc. The kinds are ErrUpstream,
 // ErrUpstreamTimeout, ErrUnavailable (all connections are in use),
-// ErrObligation (the context header does not fit), ErrMalformed (the request
+// ErrObligation (the context header does not fit), ErrHeaderTooLarge (the client's
+// header and ours together do not), ErrMalformed (the request
 // cannot be passed on, or its body broke off) and ErrSlowClient (its body did not
 // come).
 //
@@ -330,6 +344,12 @@ func (f *Forwarder) take(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *re
 		if status < 100 || status == fasthttp.StatusSwitchingProtocols || interim == maxInterim {
 			failedProtocol.Inc()
 			return authz.Refuse(authz.ErrUpstream, "the API answered with status %d", status)
+		}
+	}
+	if q.headSize > usualHeaderMax {
+		switch h.StatusCode() {
+		case fasthttp.StatusBadRequest, fasthttp.StatusRequestEntityTooLarge, fasthttp.StatusRequestURITooLong, fasthttp.StatusRequestHeaderFieldsTooLarge:
+			headerRefused.Inc()
 		}
 	}
 	length := int64(h.ContentLength())

@@ -57,7 +57,7 @@ func (f *Forwarder) Vouch(rc *fasthttp.RequestCtx, g *authz.Grant) error {
 	if f.contextLine == nil {
 		return nil
 	}
-	value, err := g.AppendHeader(nil, time.Now())
+	value, _, err := g.AppendHeader(nil, f.headMax, time.Now())
 	if err == nil {
 		header.SetBytesV(f.contextHeader, value)
 	}
