@@ -2,6 +2,7 @@ package pep
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"reflect"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/iotest"
@@ -737,7 +739,7 @@ func TestFaults(t *testing.T) {
 }
 
 func TestSlowHeader(t *testing.T) {
-	f := serve(t, nil, func(s *fasthttp.Server) { s.ReadTimeout = 50 * time.Millisecond })
+	f := serve(t, nil, func(s *fasthttp.Server) { s.ReadTimeout = 500 * time.Millisecond })
 	a := f.send(t, "GET /health HTTP/1.1\r\nHost:")
 	if a.status != 408 || a.body != refusal(a, "Request Timeout", "the request did not arrive in time") {
 		t.Errorf("got %v", a)
@@ -1038,6 +1040,62 @@ func TestRevokedWhileTheBodyCame(t *testing.T) {
 			}
 			if a := conn.read(c.method); a.status != 401 {
 				t.Errorf("%v, want 401", a)
+			}
+		})
+	}
+}
+
+// Policy goes away while a body comes: that is no decision, whatever was decided
+// before, and is recorded as such.
+func TestNoDecisionAfterTheBodyCame(t *testing.T) {
+	for _, path := range []string{"/api/files", "/api/items"} {
+		t.Run(path, func(t *testing.T) {
+			var away atomic.Bool
+			judged := make(chan struct{}, 8)
+			var out bytes.Buffer
+			var mu sync.Mutex
+			f := serve(t, func(h *Handler) {
+				identify, decide, record := h.Identify, h.Decide, NewRecorder(&out, false).Record
+				h.Identify = func(ctx context.Context, c authz.Credentials) (*authz.Principal, error) {
+					defer func() { judged <- struct{}{} }()
+					return identify(ctx, c)
+				}
+				h.Decide = func(ctx context.Context, q authz.Question) (authz.Decision, error) {
+					if away.Load() {
+						return authz.Decision{}, authz.Refuse(authz.ErrNoDecision, "policy is away")
+					}
+					return decide(ctx, q)
+				}
+				h.Record = func(e *Event) {
+					mu.Lock()
+					defer mu.Unlock()
+					record(e)
+				}
+			})
+			conn := f.dial(t)
+			if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n%s\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n", path, bearer); err != nil {
+				t.Fatal(err)
+			}
+			if a := conn.read("POST"); a.status != 100 {
+				t.Fatalf("%v, want 100", a)
+			}
+			<-judged
+			away.Store(true)
+			time.Sleep(2 * soon) // so long ago that it must be asked again: what is tested
+			if _, err := io.WriteString(conn, "null"); err != nil {
+				t.Fatal(err)
+			}
+			a := conn.read("POST")
+			if path == "/api/files" && (a.status != 503 || a.body != refusal(a, "Service Unavailable", "policy is away")) {
+				t.Errorf("%v, want 503", a)
+			}
+			if e := f.the(t, a); e.Decision != nil {
+				t.Errorf("the Event has a decision: %+v", e.Decision)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if !strings.Contains(out.String(), `"request_id":"`+a.header.Get("X-Request-Id")) || strings.Contains(out.String(), `"allow"`) {
+				t.Errorf("the record is %s", &out)
 			}
 		})
 	}

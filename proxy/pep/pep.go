@@ -184,6 +184,7 @@ func (h *Handler) decide(x *exchange) error {
 func (h *Handler) ask(x *exchange, in *authz.Input) (err error) {
 	x.question = in.Question(x.question.Body)
 	x.event.Offices, x.event.Input = in.Context.Offices, x.question.Input()
+	x.event.Decision = nil // of before the body came: it does not count any more
 	x.decision, err = h.Decide(h.Base, x.question)
 	x.lap(&x.event.Decide)
 	if err == nil {
@@ -276,7 +277,7 @@ func (h *Handler) forward(x *exchange) error {
 	x.allow()
 	var body *limited
 	if stream := x.rc.RequestBodyStream(); stream != nil {
-		patience(x.rc)
+		patience(x.rc, 0)
 		if h.BodyMax > 0 && x.rc.Request.Header.ContentLength() < 0 {
 			body = &limited{stream, h.BodyMax}
 			x.rc.Request.SetBodyStream(body, -1)
