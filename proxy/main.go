@@ -123,7 +123,7 @@ func build(c Config, stdout io.Writer, log zerolog.Logger) (p *proxy, err error)
 		return nil, err
 	}
 	if p.forward, err = upstream.New(upstream.Config{
-		URL: c.Upstream.url(), FirstByteTimeout: time.Duration(c.UpstreamTimeout), HeaderMax: int(c.UpstreamHeader), CA: c.UpstreamCA,
+		URL: c.Upstream.url(), FirstByteTimeout: time.Duration(c.UpstreamTimeout), HeaderMax: int(c.UpstreamHeader), CA: c.UpstreamCA, Said: sayOnce(log),
 		ContextHeader: c.contextHeader(), TrustedProxies: c.TrustedProxies, Secure: c.TLSCert != "",
 	}); err != nil {
 		return nil, err

@@ -7,6 +7,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/VictoriaMetrics/metrics"
+	"github.com/rs/zerolog"
+
 	"headgate/proxy/pep"
 )
 
@@ -20,7 +23,7 @@ func (p *proxy) listen(address string) (net.Listener, error) {
 	if p.config.TLSCert == "" {
 		return l, nil
 	}
-	c := &certificate{cert: p.config.TLSCert, key: p.config.TLSKey}
+	c := &certificate{cert: p.config.TLSCert, key: p.config.TLSKey, said: sayOnce(p.log)}
 	if _, err := c.get(nil); err != nil {
 		return nil, err
 	}
@@ -28,10 +31,13 @@ func (p *proxy) listen(address string) (net.Listener, error) {
 	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}), nil
 }
 
+var failedReload = metrics.NewCounter(metricPrefix + `tls_reload_failures_total{file="tls_cert"}`)
+
 // certificate is read again when its file has changed. A new one that cannot be
-// read leaves the last good one in place.
+// read leaves the last good one in place, and is said and counted.
 type certificate struct {
 	cert, key string
+	said      func(message string)
 
 	mu      sync.Mutex
 	loaded  *tls.Certificate
@@ -59,6 +65,10 @@ func (c *certificate) get(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c.loaded == nil {
 		return nil, err
 	}
+	if err != nil {
+		failedReload.Inc()
+		c.said("TLS_CERT and TLS_KEY are not read again, the certificate from before stays in use: " + err.Error())
+	}
 	return c.loaded, nil
 }
 
@@ -72,4 +82,22 @@ func (c *certificate) expires() float64 {
 		return 0
 	}
 	return float64(pair.Leaf.NotAfter.Unix())
+}
+
+// sayOnce returns a function that warns, of what is met again and again once a
+// minute. It is safe for concurrent use.
+func sayOnce(log zerolog.Logger) func(message string) {
+	var mu sync.Mutex
+	var last time.Time
+	repeated := 0
+	return func(message string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if now := time.Now(); now.Sub(last) < time.Minute {
+			repeated++
+		} else {
+			log.Warn().Int("repeated", repeated).Msg(message)
+			last, repeated = now, 0
+		}
+	}
 }

@@ -23,7 +23,7 @@ func (p *proxy) userConfig() (users pip.Config, err error) {
 		users.LookupURL = c.below("/users/{name}?include-roles=true")
 	}
 	if c.UpstreamCA != "" {
-		users.DialTLS, err = upstream.DialTLS(c.UpstreamCA)
+		users.DialTLS, err = upstream.DialTLS(c.UpstreamCA, sayOnce(p.log))
 	}
 	return users, err
 }

@@ -210,6 +210,16 @@ func TestTLSListener(t *testing.T) {
 	if n := serial(); n != 13 {
 		t.Errorf("serial %d", n)
 	}
+	await(t, "the broken file is counted", func() bool {
+		serial()
+		return sum(scrape(t, st), `authorizer_proxy_tls_reload_failures_total{file="tls_cert"}`) > 1
+	})
+	if said, err := os.ReadFile(st.Replicas[0].ErrFile()); err != nil || strings.Count(string(said), "TLS_CERT and TLS_KEY are not read again") != 1 {
+		t.Errorf("it is not said once: %s, %v", said, err)
+	}
+	if ends := sum(scrape(t, st), "authorizer_proxy_tls_certificate_expires_seconds "); ends < float64(time.Now().Unix()) || ends > float64(time.Now().Add(time.Hour).Unix()) {
+		t.Errorf("the certificate ends at %v", ends)
+	}
 	close(stop)
 	clients.Wait()
 	_ = kept.SetDeadline(time.Now().Add(deadline))

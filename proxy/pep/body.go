@@ -89,8 +89,8 @@ func readAll(rc *fasthttp.RequestCtx, limit int64, reserve func(size int64) erro
 	case stream == nil || announced == 0:
 		return nil, nil
 	}
-	patience(rc)
-	for start := time.Now(); ; {
+	patience(rc, bodyTime)
+	for {
 		if len(body) == cap(body) {
 			size := min(max(2*int64(cap(body)), bodyPiece), most)
 			if err := reserve(size); err != nil {
@@ -109,7 +109,7 @@ func readAll(rc *fasthttp.RequestCtx, limit int64, reserve func(size int64) erro
 		case err == io.EOF:
 			// fasthttp takes the end of the connection for the end of the body.
 			return nil, errBroken
-		case errors.As(err, &timeout) && timeout.Timeout(), time.Since(start) > bodyTime:
+		case errors.As(err, &timeout) && timeout.Timeout():
 			return nil, errSlowClient
 		case err != nil:
 			return nil, errBroken // the error itself may quote a trailer

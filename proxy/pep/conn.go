@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -37,6 +38,7 @@ type conn struct {
 	leave   func()     // tells the listener
 	inBody  atomic.Bool
 	credit  atomic.Int64 // how long the body may still be waited for, nanoseconds
+	bodyEnd atomic.Int64 // when it must be there in any case, Unix nanoseconds; zero: whenever
 	lingers atomic.Bool
 	written atomic.Int64 // when the write deadline was last moved, Unix nanoseconds
 
@@ -69,7 +71,11 @@ func (c *conn) read(p []byte) (int, error) {
 		return c.Conn.Read(p)
 	}
 	start := time.Now()
-	if err := c.Conn.SetReadDeadline(start.Add(time.Duration(c.credit.Load()))); err != nil {
+	wait := c.credit.Load()
+	if end := c.bodyEnd.Load(); end != 0 {
+		wait = min(wait, end-start.UnixNano())
+	}
+	if err := c.Conn.SetReadDeadline(start.Add(time.Duration(wait))); err != nil {
 		return 0, err
 	}
 	n, err := c.Conn.Read(p)
@@ -147,6 +153,14 @@ func (c *conn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
+// SyscallConn lets package upstream look whether the client is still there.
+func (c *conn) SyscallConn() (syscall.RawConn, error) {
+	if s, ok := c.Conn.(syscall.Conn); ok {
+		return s.SyscallConn()
+	}
+	return nil, errors.ErrUnsupported
+}
+
 func (c *conn) Close() error {
 	defer c.leave()
 	if c.lingers.Load() {
@@ -178,10 +192,15 @@ func below(c net.Conn) *conn {
 	return own
 }
 
-// patience lets the body take as long as it keeps coming.
-func patience(rc *fasthttp.RequestCtx) {
+// patience lets the body take as long as it keeps coming, but no longer than most;
+// zero sets no such end.
+func patience(rc *fasthttp.RequestCtx, most time.Duration) {
 	if c := ours(rc); c != nil {
 		c.credit.Store(int64(patienceMax))
+		c.bodyEnd.Store(0)
+		if most > 0 {
+			c.bodyEnd.Store(time.Now().Add(most).UnixNano())
+		}
 		c.inBody.Store(true)
 	}
 }

@@ -82,12 +82,18 @@ func TestReadDeadlines(t *testing.T) {
 	if _, err := c.Read(p); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("in a body without credit: %v", err)
 	}
-	c.credit.Store(int64(time.Second))
+	const credit = 20 * time.Second
+	c.credit.Store(int64(credit))
 	if _, err := far.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Read(p); err != nil || c.credit.Load() > int64(time.Second+time.Second/slowest) {
+	if _, err := c.Read(p); err != nil || c.credit.Load() > int64(credit+time.Second/slowest) {
 		t.Errorf("after a byte: %v, credit %v", err, time.Duration(c.credit.Load()))
+	}
+	// Some bodies have an end, too, however well they come.
+	c.bodyEnd.Store(past.UnixNano())
+	if _, err := c.Read(p); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("in a body that should be there by now: %v", err)
 	}
 	follow(c, fasthttp.StateIdle)
 	if err := c.SetReadDeadline(past); err != nil {

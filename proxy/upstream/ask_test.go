@@ -38,21 +38,24 @@ func TestHalfClosedBehindTheAnswer(t *testing.T) {
 	}
 }
 
-// An answer may begin after the glance, and stop there within its head or body.
-func TestAnswerAfterTheGlance(t *testing.T) {
+// An answer may begin after a look at the client, and stop there within its head
+// or body.
+func TestAnswerAfterALook(t *testing.T) {
 	t.Parallel()
 	for _, at := range []int{0, 10, len(okAnswer) - 1} {
 		t.Run(okAnswer[:at], func(t *testing.T) {
 			t.Parallel()
+			const look = 200 * time.Millisecond
 			a := serving(t, func(nc net.Conn, n int) bool {
 				io.WriteString(nc, okAnswer[:at])
 				if n == 1 {
-					time.Sleep(glance + glance/2) // the fault
+					time.Sleep(look + look/2) // the fault
 				}
 				io.WriteString(nc, okAnswer[at:])
 				return true
 			})
 			p := front(t, config(a.Addr().String()), nil)
+			p.f.pool.look = look
 			for range 2 {
 				if got := p.send(t, get("")); !strings.HasPrefix(got, "HTTP/1.1 200 ") || !strings.HasSuffix(got, "\r\n\r\nok") {
 					t.Fatalf("got %q", got)
@@ -85,8 +88,10 @@ func BenchmarkAsk(b *testing.B) {
 			answer := make([]byte, 4<<10)
 			before := cpu()
 			for b.Loop() {
-				if ok, err := c.later(time.Now(), request, time.Hour); !way.later || !ok || err != nil {
-					c.out, c.glancing = nil, false
+				if err := c.arm(time.Now(), time.Hour); err != nil {
+					b.Fatal(err)
+				}
+				if !way.later || !c.later(request) {
 					_, _ = c.Write(request)
 				}
 				if _, err := c.Read(answer); err != nil {

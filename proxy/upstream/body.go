@@ -40,7 +40,7 @@ func (c *conn) start(rc *fasthttp.RequestCtx, q *request, f *Forwarder) *upload 
 		c: c, rc: rc, stream: q.stream, length: q.length,
 		idle: f.idle, first: f.firstByte, done: make(chan struct{}),
 	}
-	c.deadline = time.Time{} // no longer known
+	c.disarm()
 	_ = c.SetReadDeadline(time.Time{})
 	go u.run()
 	return u
@@ -58,7 +58,9 @@ func (u *upload) run() {
 		// will not come.
 		_ = u.c.SetReadDeadline(time.Now().Add(min(u.first, 5*time.Second)))
 	default:
-		_ = u.c.SetReadDeadline(time.Now().Add(u.first))
+		now := time.Now()
+		u.c.until.Store(now.Add(u.first).UnixNano())
+		_ = u.c.SetReadDeadline(now.Add(min(u.first, u.c.pool.look)))
 	}
 }
 
@@ -352,7 +354,7 @@ func (d *download) Close() error {
 		d.up.abort()
 		d.reusable = false
 	}
-	c.deadline = time.Time{}
+	c.disarm()
 	if d.complete && d.reusable {
 		d.f.pool.put(d.key, c)
 	} else {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"hash/maphash"
 	"net"
 	"os"
 	"runtime"
@@ -25,66 +26,119 @@ import (
 // conn is one connection to the API.
 type conn struct {
 	net.Conn
-	br       *bufio.Reader
-	pool     *pool
-	raw      syscall.RawConn
-	deadline time.Time // the read and write deadline that is set; zero if unknown
-	born     time.Time
-	idle     time.Time // when it was put back
-	reused   bool
-	stranger bool // in use for an anonymous caller
+	br      *bufio.Reader
+	pool    *pool
+	raw     syscall.RawConn
+	readBy  time.Time // the read deadline that is set; zero if unknown
+	writeBy time.Time // the write deadline
+	born    time.Time
+	idle    time.Time // when it was put back
+	reused  bool
+	user    string        // whom it served last; empty if anonymous
+	share   *atomic.Int32 // whose share it counts in while it is in use
+
+	client net.Conn     // who waits for the answer
+	until  atomic.Int64 // until when an answer is waited for, Unix nanoseconds; zero while that is left to the read deadline
 
 	pending bool             // what peek found
 	peek    func(fd uintptr) // bound once, so that a look costs no allocation
 
 	// A request that the next Read sends before it waits: see ask.
-	out      []byte
-	in       []byte
-	got      int
-	failed   error
-	step     func(fd uintptr) bool // bound once; nil below TLS
-	glancing bool                  // the deadline is that of a glance; rest is the proper one
-	rest     time.Duration
+	out    []byte
+	in     []byte
+	got    int
+	failed error
+	step   func(fd uintptr) bool // bound once; nil below TLS
 }
 
-// arm sets the deadline of the next exchange. Moving a deadline is not free, so
-// one that is less than a sixteenth too late stays.
+// arm sets the deadlines of the next exchange.
 func (c *conn) arm(now time.Time, timeout time.Duration) error {
-	if left := c.deadline.Sub(now); left >= timeout && left <= timeout+timeout/16 {
-		return nil
+	c.until.Store(now.Add(timeout).UnixNano())
+	if moved(&c.writeBy, now, timeout) {
+		if err := c.SetWriteDeadline(c.writeBy); err != nil {
+			return err
+		}
 	}
-	c.deadline = now.Add(timeout + timeout/16)
-	return c.SetDeadline(c.deadline)
+	if moved(&c.readBy, now, min(timeout, c.pool.look)) {
+		return c.SetReadDeadline(c.readBy)
+	}
+	return nil
 }
 
-// glance is the first wait for an answer. It is short for the one case in which
-// nobody would wake us: see ask.
-const glance = 2 * time.Second
+// moved makes a deadline fit and reports whether it had to. Setting one is not
+// free, so one that is less than a sixteenth too late stays.
+func moved(deadline *time.Time, now time.Time, timeout time.Duration) bool {
+	if left := deadline.Sub(now); left >= timeout && left <= timeout+timeout/16 {
+		return false
+	}
+	*deadline = now.Add(timeout + timeout/16)
+	return true
+}
+
+// disarm says that whoever reads and writes from here on sets the deadlines.
+func (c *conn) disarm() {
+	c.readBy, c.writeBy = time.Time{}, time.Time{}
+	c.until.Store(0)
+}
+
+var errGone = errors.New("the client is gone")
 
 // later leaves it to the next Read to send a request that may be sent again, if
-// such a Read can.
-func (c *conn) later(now time.Time, request []byte, firstByte time.Duration) (ok bool, err error) {
-	if c.step == nil || firstByte < 2*glance {
-		return false, nil
+// such a Read can. The connection is armed.
+func (c *conn) later(request []byte) bool {
+	if c.step == nil {
+		return false
 	}
-	c.out, c.rest, c.glancing = request, firstByte, true
-	return true, c.arm(now, glance)
+	c.out = request
+	return true
 }
 
-// Read reads what the API sent.
+// Read reads what the API sent. An answer may take minutes, so every now and then
+// it looks whether somebody still waits for it.
 func (c *conn) Read(p []byte) (int, error) {
 	if c.out != nil {
 		if n, err := c.ask(p); n > 0 || err != nil {
 			return n, err
 		}
 	}
-	if c.glancing {
-		c.glancing = false
-		if err := c.arm(time.Now(), c.rest); err != nil {
+	for {
+		n, err := c.Conn.Read(p)
+		if err == nil || n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		until, now := c.until.Load(), time.Now()
+		left := time.Duration(until - now.UnixNano())
+		switch {
+		case until == 0 || left <= 0:
+			return 0, err
+		case hungUp(c.client):
+			return 0, errGone
+		}
+		c.readBy = now.Add(min(left, c.pool.look))
+		if err := c.SetReadDeadline(c.readBy); err != nil {
 			return 0, err
 		}
 	}
-	return c.Conn.Read(p)
+}
+
+// hungUp reports whether the other end of a connection was closed. That a client
+// closes its direction alone and waits for an answer on the other is not told
+// apart from that, as with most servers.
+func hungUp(nc net.Conn) bool {
+	if t, ok := nc.(interface{ NetConn() net.Conn }); ok { // TLS
+		nc = t.NetConn()
+	}
+	s, ok := nc.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return false
+	}
+	closed := false
+	_ = raw.Control(func(fd uintptr) { closed = readHungUp(fd) })
+	return closed
 }
 
 // ask sends a request and waits for its answer. A plain Read would first try to
@@ -95,8 +149,8 @@ func (c *conn) Read(p []byte) (int, error) {
 // What came before the wait was made ready wakes nobody. It can only be the end
 // of a connection that the API closed while it was idle, and a closed socket
 // answers the request with a reset, which does. One that the API only half
-// closed would stay silent; so this wait is a glance, and after it a plain Read
-// finds what is there. Nothing and no error says that it should look.
+// closed would stay silent; but this wait ends at the next look, and after it a
+// plain Read finds what is there. Nothing and no error says that it should try.
 func (c *conn) ask(p []byte) (int, error) {
 	c.in, c.got, c.failed = p, 0, nil
 	err := c.raw.Read(c.step)
@@ -108,10 +162,7 @@ func (c *conn) ask(p []byte) (int, error) {
 	case err != nil && !errors.Is(err, os.ErrDeadlineExceeded):
 		return 0, err
 	case len(out) > 0: // there was no room for all of it
-		c.glancing = false
-		if err = c.arm(time.Now(), c.rest); err == nil {
-			_, err = c.Conn.Write(out)
-		}
+		_, err = c.Conn.Write(out)
 		return 0, err
 	}
 	return 0, nil
@@ -142,12 +193,13 @@ func (c *conn) exchange(fd uintptr) bool {
 }
 
 // usable reports whether an idle connection is open and silent. Bytes that came
-// while nobody asked would be taken for the answer to the next request, which
-// may be another user's. The look is a system call, a twentieth of what a whole
-// request costs, so it is left out under load, except for a request that cannot
-// be repeated.
-func (c *conn) usable(now time.Time, sure bool) bool {
-	if !sure && now.Sub(c.idle) < unseen {
+// while nobody asked would be taken for the answer to the next request. The look
+// is a system call, a twentieth of what a whole request costs, so under load it is
+// left out for the user whom the connection served last: nobody else's answer can
+// be there. user is empty for a request that must be sure, since it is anonymous
+// or cannot be repeated.
+func (c *conn) usable(now time.Time, user string) bool {
+	if user != "" && user == c.user && now.Sub(c.idle) < unseen {
 		return true
 	}
 	c.pending = true
@@ -172,14 +224,21 @@ type pool struct {
 	tls     *tlsSource // nil for http
 	max     int32
 	timeout time.Duration // of a dial
+	look    time.Duration // how often a wait looks for the client
 	open    atomic.Int32
 	waiting atomic.Int32
-	strange atomic.Int32  // connections in use for anonymous callers
 	freed   chan struct{} // a token says: look again
 	shards  []shard
 	stop    chan struct{}
 	done    chan struct{}
 	closed  atomic.Bool
+
+	// Connections in use for anonymous callers, and for subjects. These are
+	// counted by a hash that nobody outside can foretell: exact enough to be fair,
+	// and without a map that everybody would have to lock.
+	strangers atomic.Int32
+	subjects  [1 << 10]atomic.Int32
+	seed      maphash.Seed
 }
 
 type shard struct {
@@ -194,54 +253,64 @@ func newPool(addr string, tls *tlsSource, max int, timeout time.Duration) *pool 
 		tls:     tls,
 		max:     int32(max),
 		timeout: timeout,
+		look:    lookEvery,
 		freed:   make(chan struct{}, 1),
 		shards:  make([]shard, min(runtime.GOMAXPROCS(0), 16)),
 		stop:    make(chan struct{}),
 		done:    make(chan struct{}),
+		seed:    maphash.MakeSeed(),
 	}
 	p.dialer.DNSCacheDuration = dnsCache
 	go p.tidy()
 	return p
 }
 
-// take is get, or fresh, for a caller. Anonymous ones together have half of the
-// connections: whatever strangers do, the other half is left to everybody else.
-func (p *pool) take(stranger bool, get func() (*conn, error)) (*conn, error) {
-	if !stranger {
-		return get()
+// take is get, or fresh, for a caller. One subject may have half of the
+// connections, and so may anonymous callers together: whoever fills that, the
+// other half is left to everybody else.
+func (p *pool) take(s *authz.Subject, get func() (*conn, error)) (*conn, error) {
+	share, user := &p.strangers, ""
+	if s.Authenticated {
+		share, user = p.shareOf(s.ID), s.ID
 	}
-	if p.strange.Add(1) > max(1, p.max/2) {
-		p.strange.Add(-1)
-		return nil, busy()
+	if share.Add(1) > max(1, p.max/2) {
+		share.Add(-1)
+		failedShare.Inc()
+		return nil, authz.Refuse(authz.ErrUnavailable, "too many requests of one caller are under way")
 	}
 	c, err := get()
 	if err != nil {
-		p.strange.Add(-1)
+		share.Add(-1)
 		return nil, err
 	}
-	c.stranger = true
+	c.share, c.user = share, user
 	return c, nil
+}
+
+func (p *pool) shareOf(user string) *atomic.Int32 {
+	return &p.subjects[maphash.String(p.seed, user)%uint64(len(p.subjects))]
 }
 
 // returned ends the use of a connection.
 func (p *pool) returned(c *conn) {
-	if c.stranger {
-		c.stranger = false
-		p.strange.Add(-1)
+	c.client = nil
+	if c.share != nil {
+		c.share.Add(-1)
+		c.share = nil
 	}
 }
 
-// get returns an idle connection or a new one. With sure, an idle one has been
-// looked at.
-func (p *pool) get(key uint64, now time.Time, sure bool) (*conn, error) {
-	if c := p.pop(key, now, sure); c != nil {
+// get returns an idle connection or a new one. An idle one has been looked at,
+// except for a user whom it served just now.
+func (p *pool) get(key uint64, now time.Time, user string) (*conn, error) {
+	if c := p.pop(key, now, user); c != nil {
 		return c, nil
 	}
 	if p.open.Add(1) <= p.max {
 		return p.dial()
 	}
 	p.open.Add(-1)
-	return p.wait(key, sure)
+	return p.wait(key, user)
 }
 
 // fresh returns a new connection, whatever is idle.
@@ -253,13 +322,13 @@ func (p *pool) fresh() (*conn, error) {
 	return p.dial()
 }
 
-func (p *pool) wait(key uint64, sure bool) (*conn, error) {
+func (p *pool) wait(key uint64, user string) (*conn, error) {
 	p.waiting.Add(1)
 	defer p.waiting.Add(-1)
 	timer := time.NewTimer(busyTimeout)
 	defer timer.Stop()
 	for {
-		if c := p.pop(key, time.Now(), sure); c != nil {
+		if c := p.pop(key, time.Now(), user); c != nil {
 			p.wake() // whoever waits beside us
 			return c, nil
 		}
@@ -292,7 +361,7 @@ func (p *pool) wake() {
 	}
 }
 
-func (p *pool) pop(key uint64, now time.Time, sure bool) *conn {
+func (p *pool) pop(key uint64, now time.Time, user string) *conn {
 	n := uint64(len(p.shards))
 	for i := range n {
 		s := &p.shards[(key+i)%n]
@@ -301,7 +370,7 @@ func (p *pool) pop(key uint64, now time.Time, sure bool) *conn {
 			if c == nil {
 				break
 			}
-			if c.usable(now, sure) {
+			if c.usable(now, user) {
 				c.reused = true
 				return c
 			}
@@ -448,8 +517,9 @@ func (p *pool) close() {
 // DialTLS makes the connections of other calls to the API, as an http.Transport
 // wants them: certificates must lead to one in the PEM file, which is read again
 // when it has changed.
-func DialTLS(file string) (func(ctx context.Context, network, addr string) (net.Conn, error), error) {
-	source := &tlsSource{file: file}
+// said is told, each time, that the file cannot be read; the last good one stays.
+func DialTLS(file string, said func(message string)) (func(ctx context.Context, network, addr string) (net.Conn, error), error) {
+	source := &tlsSource{file: file, said: said}
 	if _, err := source.config(); err != nil {
 		return nil, err
 	}
@@ -468,6 +538,7 @@ func DialTLS(file string) (func(ctx context.Context, network, addr string) (net.
 type tlsSource struct {
 	host string
 	file string
+	said func(message string)
 
 	mu    sync.Mutex
 	last  *tls.Config
@@ -495,10 +566,14 @@ func (t *tlsSource) config() (*tls.Config, error) {
 	if err == nil {
 		t.last, t.mtime, t.size = t.with(roots), info.ModTime(), info.Size()
 	}
-	if t.last != nil {
-		return t.last, nil
+	if t.last == nil {
+		return nil, err
 	}
-	return nil, err
+	if err != nil {
+		failedReload.Inc()
+		t.said("UPSTREAM_CA is not read again, what it held before stays in use: " + err.Error())
+	}
+	return t.last, nil
 }
 
 func (t *tlsSource) with(roots *x509.CertPool) *tls.Config {

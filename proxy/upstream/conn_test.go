@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"log"
 	"math/big"
@@ -20,6 +21,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,6 +30,8 @@ import (
 	"time"
 
 	"headgate/proxy/authz"
+
+	"github.com/valyala/fasthttp"
 )
 
 // A kept connection ends as the next request comes. What the API has not begun
@@ -93,21 +97,41 @@ func TestRetryOnce(t *testing.T) {
 // The API closes each connection after its answer without saying so: nobody
 // notices, writes included.
 func TestClosedBehindTheAnswer(t *testing.T) {
-	closed := make(chan struct{}, 1)
-	a := accepting(t, func(_ *api, nc net.Conn) {
-		if _, err := readRequest(bufio.NewReader(nc)); err == nil {
-			io.WriteString(nc, okAnswer)
-			nc.Close()
-			closed <- struct{}{}
+	for name, request := range map[string]string{
+		"POST, which cannot be repeated":                 "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok",
+		"GET, whose connection is not looked at":         get(""),
+		"HEAD, the same":                                 "HEAD /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+		"GET of many bytes, which cannot all be written": get("X-Pad: " + strings.Repeat("x", 15<<10) + "\r\n"),
+	} {
+		for _, reset := range []bool{false, true} {
+			closed := make(chan struct{}, 100)
+			a := accepting(t, func(_ *api, nc net.Conn) {
+				if _, err := readRequest(bufio.NewReader(nc)); err == nil {
+					answer := okAnswer
+					if strings.HasPrefix(request, "HEAD") {
+						answer = strings.TrimSuffix(answer, "ok")
+					}
+					io.WriteString(nc, answer)
+					if reset {
+						_ = nc.(*net.TCPConn).SetLinger(0)
+					}
+					nc.Close()
+					closed <- struct{}{}
+				}
+			})
+			p := front(t, config(a.Addr().String()), nil)
+			for range 20 {
+				got := p.send(t, request)
+				switch {
+				case strings.HasPrefix(got, "HTTP/1.1 200 "):
+				case reset && strings.HasPrefix(got, "HTTP/1.1 502 "):
+					// The reset may have overtaken the answer itself.
+				default:
+					t.Fatalf("%s, reset %v: got %q", name, reset, got)
+				}
+				<-closed
+			}
 		}
-	})
-	p := front(t, config(a.Addr().String()), nil)
-	for range 20 {
-		got := p.send(t, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
-		if !strings.HasPrefix(got, "HTTP/1.1 200 ") {
-			t.Fatalf("got %q", got)
-		}
-		<-closed
 	}
 }
 
@@ -139,6 +163,41 @@ func TestUnaskedAnswer(t *testing.T) {
 		got := p.send(t, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
 		if !strings.HasPrefix(got, "HTTP/1.1 200 ") || a.connections() != 2 {
 			t.Errorf("%d connections, got %q", a.connections(), got)
+		}
+	}
+}
+
+// What came unasked after the answer to one user is nobody else's, however soon
+// the next one asks.
+func TestUnaskedAnswerOfAnother(t *testing.T) {
+	bob := authz.NewSubject(&authz.Principal{Method: authz.JWT}, authz.User{ID: "bob"}, time.Time{})
+	nobody := authz.NewSubject(&authz.Principal{Method: authz.None}, authz.User{ID: "anonymous"}, time.Time{})
+	for _, c := range []struct{ first, second *authz.Subject }{{alice, bob}, {alice, nobody}, {nobody, alice}, {nobody, nobody}} {
+		later, sent := make(chan struct{}), make(chan struct{})
+		a := serving(t, func(nc net.Conn, n int) bool {
+			io.WriteString(nc, okAnswer)
+			if n == 1 {
+				<-later
+				io.WriteString(nc, "HTTP/1.1 200 STRAY\r\nContent-Length: 5\r\n\r\nstray")
+				close(sent)
+			}
+			return true
+		})
+		who := make(chan *authz.Subject, 2)
+		p := front(t, config(a.Addr().String()), func(_ *fasthttp.RequestCtx, g *authz.Grant) { g.Subject = <-who })
+		who <- c.first
+		p.send(t, get(""))
+		close(later)
+		<-sent
+		// As if no time had passed.
+		for i := range p.f.pool.shards {
+			for _, kept := range p.f.pool.shards[i].idle {
+				kept.idle = time.Now().Add(time.Hour)
+			}
+		}
+		who <- c.second
+		if got := p.send(t, get("")); !strings.HasSuffix(got, "\r\n\r\nok") || a.connections() != 2 {
+			t.Errorf("%s after %s: %d connections, got %q", c.second.ID, c.first.ID, a.connections(), got)
 		}
 	}
 }
@@ -377,7 +436,13 @@ func TestAllConnectionsBusy(t *testing.T) {
 	})
 	cfg := config(a.Addr().String())
 	cfg.MaxConns = 2
-	p := front(t, cfg, nil)
+	var users atomic.Int64
+	p := front(t, cfg, func(_ *fasthttp.RequestCtx, g *authz.Grant) { // each of somebody else
+		g.Subject = authz.NewSubject(&authz.Principal{Method: authz.JWT}, authz.User{ID: fmt.Sprint("user ", users.Add(1))}, time.Time{})
+	})
+	for i := range p.f.pool.subjects {
+		p.f.pool.subjects[i].Store(-100) // whose share is where does not matter here
+	}
 	var held sync.WaitGroup
 	for range 2 {
 		held.Go(func() {
@@ -437,6 +502,8 @@ func TestTLS(t *testing.T) {
 	cfg := config(l.Addr().String())
 	cfg.URL.Scheme = "https"
 	cfg.CA = file
+	said := make(chan string, 10)
+	cfg.Said = func(message string) { said <- message }
 	if _, err := New(cfg); err == nil {
 		t.Error("a missing CA file is accepted")
 	}
@@ -467,8 +534,12 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.f.pool.drop(0)
+	failed := failedReload.Get()
 	if got := p.send(t, get("")); !strings.HasSuffix(got, "HTTP/1.1") {
 		t.Errorf("after the file broke: got %q", got)
+	}
+	if n := failedReload.Get() - failed; n != 1 || len(said) != 1 || !strings.Contains(<-said, "holds no PEM certificate") {
+		t.Errorf("a failed reload is counted %d times", n)
 	}
 }
 
@@ -545,43 +616,153 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// Strangers together have half of the connections; what they give back counts
-// again, however the connection ends.
-func TestStrangersHaveHalf(t *testing.T) {
-	p := newPool("127.0.0.1:1", nil, 4, time.Second)
-	defer p.close()
-	get := func() (*conn, error) {
-		p.open.Add(1)
-		near, far := net.Pipe()
-		t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
-		return &conn{Conn: near, pool: p, born: time.Now(), br: bufio.NewReader(near)}, nil
-	}
-	take := func(stranger bool) *conn {
-		t.Helper()
-		c, err := p.take(stranger, get)
-		if err != nil {
-			t.Fatal(err)
+// One subject has half of the connections, and so have strangers together; what
+// they give back counts again, however the connection ends.
+func TestOneCallerHasHalf(t *testing.T) {
+	nobody := authz.NewSubject(&authz.Principal{Method: authz.None}, authz.User{ID: "anonymous"}, time.Time{})
+	other := authz.NewSubject(&authz.Principal{Method: authz.JWT}, authz.User{ID: "bob"}, time.Time{})
+	for name, caller := range map[string]*authz.Subject{"a stranger": nobody, "a user": alice} {
+		p := newPool("127.0.0.1:1", nil, 4, time.Second)
+		defer p.close()
+		for p.shareOf(alice.ID) == p.shareOf(other.ID) {
+			p.seed = maphash.MakeSeed()
 		}
-		return c
-	}
-	refused := func() {
-		t.Helper()
-		if _, err := p.take(true, get); !errors.Is(err, authz.ErrUnavailable) {
-			t.Errorf("a third stranger: %v, want a refusal", err)
+		get := func() (*conn, error) {
+			p.open.Add(1)
+			near, far := net.Pipe()
+			t.Cleanup(func() { _ = near.Close(); _ = far.Close() })
+			return &conn{Conn: near, pool: p, born: time.Now(), br: bufio.NewReader(near)}, nil
+		}
+		take := func(s *authz.Subject) *conn {
+			t.Helper()
+			c, err := p.take(s, get)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			return c
+		}
+		refused := func() {
+			t.Helper()
+			before := failedShare.Get()
+			if _, err := p.take(caller, get); !errors.Is(err, authz.ErrUnavailable) || failedShare.Get() != before+1 {
+				t.Errorf("%s: for the third time: %v, counted %d times; want a refusal", name, err, failedShare.Get()-before)
+			}
+		}
+		a, b := take(caller), take(caller)
+		refused()
+		third := take(other)
+		p.put(0, a)
+		b2 := take(caller)
+		refused()
+		p.discard(b)
+		p.discard(b2)
+		p.discard(third)
+		if _, err := p.take(caller, func() (*conn, error) { return nil, busy() }); err == nil {
+			t.Error("no connection, but no error")
+		}
+		counted := p.strangers.Load()
+		for i := range p.subjects {
+			counted += p.subjects[i].Load()
+		}
+		if counted != 0 {
+			t.Errorf("%s: %d connections are counted, want none", name, counted)
 		}
 	}
-	a, b := take(true), take(true)
-	refused()
-	take(false)
-	p.put(0, a)
-	b2 := take(true)
-	refused()
-	p.discard(b)
-	p.discard(b2)
-	if _, err := p.take(true, func() (*conn, error) { return nil, busy() }); err == nil {
-		t.Error("no connection, but no error")
+}
+
+// A client that leaves while the API is silent ends the wait; one that stays gets
+// its answer, however often it was looked for.
+func TestClientLeavesBeforeTheAnswer(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells that the other end has closed")
 	}
-	if n := p.strange.Load(); n != 0 {
-		t.Errorf("%d strangers are counted, want none", n)
+	for _, c := range []struct{ name, request string }{
+		{"GET", "GET /x HTTP/1.1\r\nHost: h\r\n\r\n"},
+		{"a further request is there already", "GET /x HTTP/1.1\r\nHost: h\r\n\r\nGET /y HTTP/1.1\r\nHost: h\r\n\r\n"},
+		{"a small body", "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nok"},
+		{"a body that streams", "POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			asked, ended := make(chan struct{}, 2), make(chan error, 2)
+			a := accepting(t, func(_ *api, nc net.Conn) {
+				br := bufio.NewReader(nc)
+				if _, err := readRequest(br); err != nil {
+					return
+				}
+				asked <- struct{}{}
+				_, err := br.ReadByte() // until the proxy gives up
+				ended <- err
+			})
+			cfg := config(a.Addr().String())
+			cfg.FirstByteTimeout = time.Hour
+			p := front(t, cfg, nil)
+			p.f.pool.look = 10 * time.Millisecond
+			gone, failed := clientGone.Get(), failedAnswer.Get()+failedTimeout.Get()
+			nc, err := net.Dial("tcp", p.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.WriteString(nc, c.request)
+			<-asked
+			nc.Close()
+			if err := <-ended; err == nil {
+				t.Error("the proxy goes on")
+			}
+			if err := <-p.errs; statusOf(err) != 400 || clientGone.Get() != gone+1 || failedAnswer.Get()+failedTimeout.Get() != failed {
+				t.Errorf("%v; %d clients gone, %d failures", err, clientGone.Get()-gone, failedAnswer.Get()+failedTimeout.Get()-failed)
+			}
+			if n := len(a.requests()); n > 1 {
+				t.Errorf("the API saw %d requests", n)
+			}
+			eventually(t, func() bool { return p.f.Open() == 0 })
+		})
 	}
+
+	looked := make(chan struct{})
+	a := serving(t, func(nc net.Conn, _ int) bool {
+		<-looked
+		_, err := io.WriteString(nc, okAnswer)
+		return err == nil
+	})
+	p := front(t, config(a.Addr().String()), nil)
+	p.f.pool.look = time.Millisecond
+	time.AfterFunc(50*time.Millisecond, func() { close(looked) })
+	if got := p.send(t, get("")); !strings.HasPrefix(got, "HTTP/1.1 200 ") {
+		t.Errorf("a client that stays got %q", got)
+	}
+}
+
+// Below TLS the end of a connection is seen as well, though bytes come before it.
+func TestHungUpBelowTLS(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells that the other end has closed")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	far, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	near, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer near.Close()
+	pair := newCA(t, "any").issue(t)
+	server := tls.Server(near, &tls.Config{Certificates: []tls.Certificate{pair}})
+	client := tls.Client(far, &tls.Config{InsecureSkipVerify: true})
+	shaken := make(chan error, 1)
+	go func() { shaken <- server.Handshake() }()
+	if err := errors.Join(client.Handshake(), <-shaken); err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(client, "GET / HTTP/1.1\r\n\r\n")
+	if hungUp(server) {
+		t.Error("an open connection has hung up")
+	}
+	client.Close()
+	eventually(t, func() bool { return hungUp(server) })
 }

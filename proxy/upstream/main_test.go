@@ -187,7 +187,7 @@ func grant() *authz.Grant {
 func config(addr string) Config {
 	return Config{
 		URL:              &url.URL{Scheme: "http", Host: addr, Path: "/cwms-data"},
-		FirstByteTimeout: 10 * time.Second,
+		FirstByteTimeout: 30 * time.Second,
 		ContextHeader:    "x-cwms-auth-context",
 	}
 }
@@ -284,7 +284,7 @@ func (p *proxy) send(t testing.TB, raw string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := io.WriteString(c, raw); err != nil {
 		t.Fatal(err)
 	}
@@ -299,5 +299,5 @@ func (p *proxy) send(t testing.TB, raw string) string {
 func client(t testing.TB) *http.Client {
 	tr := &http.Transport{DisableCompression: true}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: 30 * time.Second}
+	return &http.Client{Transport: tr, Timeout: time.Minute}
 }

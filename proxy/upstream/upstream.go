@@ -59,6 +59,9 @@ type Config struct {
 	// it is read again when it changes. Empty means those of the system.
 	CA string
 
+	// Said is told what an operator should know, each time; nil tells nobody.
+	Said func(message string)
+
 	// ContextHeader is the name of the context header; empty sends none.
 	ContextHeader string
 
@@ -88,8 +91,10 @@ const (
 	// Tomcat closes an idle connection after 20 s; we must be first.
 	idleConn = 15 * time.Second
 	// So long after its last use a connection is taken without a look at it, by
-	// a request that could be repeated.
+	// the same user and for a request that could be repeated.
 	unseen = 50 * time.Millisecond
+	// So often a wait for an answer looks whether the client is still there.
+	lookEvery = 2 * time.Second
 	// A connection is given up at this age, so that a changed DNS record is
 	// followed under constant load too.
 	connLife = time.Minute
@@ -119,7 +124,10 @@ var (
 	failedTimeout  = failures("timeout")
 	failedProtocol = failures("protocol")
 	failedBusy     = failures("busy")
-	failedBody     = failures("body") // the answer broke off
+	failedShare    = failures("share") // one caller has half of the connections
+	failedBody     = failures("body")  // the answer broke off
+
+	failedReload = metrics.NewCounter(`authorizer_proxy_tls_reload_failures_total{file="upstream_ca"}`)
 )
 
 func failures(kind string) *metrics.Counter {
@@ -151,6 +159,9 @@ func New(cfg Config) (*Forwarder, error) {
 		idle:      cfg.IdleTimeout,
 		secure:    cfg.Secure,
 	}
+	if cfg.Said == nil {
+		cfg.Said = func(string) {}
+	}
 	if f.firstByte <= 0 {
 		return nil, fmt.Errorf("time-out of the upstream must be positive, not %v", f.firstByte)
 	}
@@ -173,7 +184,7 @@ func New(cfg Config) (*Forwarder, error) {
 		port = cmp.Or(port, "80")
 	case "https":
 		port = cmp.Or(port, "443")
-		secure = &tlsSource{host: cfg.URL.Hostname(), file: cfg.CA}
+		secure = &tlsSource{host: cfg.URL.Hostname(), file: cfg.CA, said: cfg.Said}
 		if _, err := secure.config(); err != nil {
 			return nil, err
 		}
@@ -263,15 +274,18 @@ func (f *Forwarder) Forward(rc *fasthttp.RequestCtx, g *authz.Grant) error {
 		}
 		now = time.Now()
 	}
-	stranger := !g.Subject.Authenticated
-	c, err := f.pool.take(stranger, func() (*conn, error) { return f.pool.get(rc.ConnID(), now, !q.safe) })
+	user := ""
+	if q.safe && g.Subject.Authenticated {
+		user = g.Subject.ID
+	}
+	c, err := f.pool.take(g.Subject, func() (*conn, error) { return f.pool.get(rc.ConnID(), now, user) })
 	if err != nil {
 		return err
 	}
 	again, err := f.exchange(c, rc, g, q, now)
 	if again {
 		retries.Inc()
-		if c, err = f.pool.take(stranger, f.pool.fresh); err == nil {
+		if c, err = f.pool.take(g.Subject, f.pool.fresh); err == nil {
 			_, err = f.exchange(c, rc, g, q, time.Now())
 		}
 	}
@@ -282,16 +296,10 @@ func (f *Forwarder) Forward(rc *fasthttp.RequestCtx, g *authz.Grant) error {
 // put back or to close. On an error, again says that the request may be sent
 // once more.
 func (f *Forwarder) exchange(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *request, now time.Time) (again bool, err error) {
-	n, err := int64(0), error(nil)
-	later := false
-	if q.safe {
-		later, err = c.later(now, q.buf, f.firstByte)
-	}
-	if !later && err == nil {
-		c.glancing = false
-		if err = c.arm(now, f.firstByte); err == nil {
-			n, err = q.write(c)
-		}
+	c.client = rc.Conn()
+	n, err := int64(0), c.arm(now, f.firstByte)
+	if err == nil && !(q.safe && c.later(q.buf)) {
+		n, err = q.write(c)
 	}
 	if err != nil && (n == 0 || q.stream != nil) {
 		f.pool.discard(c)
@@ -313,7 +321,7 @@ func (f *Forwarder) exchange(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q
 			}
 		}
 		f.pool.discard(c)
-		return q.safe && c.reused && !errors.Is(err, os.ErrDeadlineExceeded), lost(err)
+		return q.safe && c.reused && err != errGone && !errors.Is(err, os.ErrDeadlineExceeded), lost(err)
 	}
 	if err := f.take(c, rc, g, q, up); err != nil {
 		if up != nil {
@@ -362,13 +370,12 @@ func (f *Forwarder) take(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *re
 		reusable = false
 	}
 	reusable = reusable && !q.partial
-	c.glancing = false // who reads on sets a deadline
 
 	switch {
 	case q.head, h.StatusCode() == fasthttp.StatusNoContent, h.StatusCode() == fasthttp.StatusNotModified, length == 0:
 	case length > 0 && length <= smallBody:
 		if int64(c.br.Buffered()) < length {
-			c.deadline = time.Time{}
+			c.disarm()
 			_ = c.SetReadDeadline(time.Now().Add(f.idle))
 		}
 		if err := rc.Response.ReadBody(c.br, smallBody); err != nil {
@@ -376,6 +383,7 @@ func (f *Forwarder) take(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *re
 			return ended(err)
 		}
 	default:
+		c.disarm()
 		d := &download{c: c, rc: rc, f: f, key: rc.ConnID(), left: -1, reusable: reusable}
 		if early {
 			d.up = up
@@ -403,8 +411,13 @@ func (f *Forwarder) take(c *conn, rc *fasthttp.RequestCtx, g *authz.Grant, q *re
 	return nil
 }
 
-// lost is the error of a connection that ended before an answer.
+// lost is the error of a connection that ended before an answer, or of a wait for
+// one that nobody shares any more.
 func lost(err error) error {
+	if err == errGone {
+		clientGone.Inc()
+		return authz.Refuse(authz.ErrMalformed, "the client is gone")
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		failedTimeout.Inc()
 		return authz.Refuse(authz.ErrUpstreamTimeout, "the API did not answer in time").Because(err)
