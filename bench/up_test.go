@@ -63,7 +63,7 @@ func ready(t *testing.T, stdout *bufio.Reader, stderr *bytes.Buffer) stack.Info 
 // gone waits for processes to be no more.
 func gone(t *testing.T, pids map[string]int) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for name, pid := range pids {
 		for syscall.Kill(pid, 0) != syscall.ESRCH {
 			if time.Now().After(deadline) {

@@ -90,7 +90,7 @@ type reply struct {
 }
 
 // deadline bounds every exchange of these tests.
-const deadline = 20 * time.Second
+const deadline = time.Minute
 
 // send puts one request on a connection of its own.
 func send(t *testing.T, base string, r request) reply {

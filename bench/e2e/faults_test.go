@@ -79,7 +79,7 @@ func TestDependenciesComeAndGo(t *testing.T) {
 				t.Errorf("%s: %d answers of status %d, want 200 or %v", what, n, status, allowed)
 			}
 		}
-		if got.slow > 5*time.Second {
+		if got.slow > 15*time.Second { // nothing hangs, however busy the machine
 			t.Errorf("%s: an answer took %v", what, got.slow)
 		}
 	}
@@ -195,7 +195,7 @@ func restart(t *testing.T, c *stack.Child) {
 // SIGTERM under load: the replica says that it is unready, its balancer sends no
 // more, and every request that was sent is answered.
 func TestStopUnderLoad(t *testing.T) {
-	st := stack.New(t, stack.Options{Env: map[string]string{"SHUTDOWN_DELAY": "1s"}})
+	st := stack.New(t, stack.Options{Env: map[string]string{"SHUTDOWN_DELAY": "4s"}})
 	call := &load.Call{URL: st.Proxy + reading, Header: [][2]string{{"Authorization", "Bearer " + st.Tokens["M5HECTEST"]}}}
 	answered := make(chan struct{}, 1<<16)
 	balancer, leave := context.WithCancel(t.Context())

@@ -115,12 +115,22 @@ type Stack struct {
 }
 
 // stopBound is how long a process may take to end before it is killed.
-const stopBound = 10 * time.Second
+const stopBound = 30 * time.Second
 
 // New is Start for a test, which it ends on failure. The stack stops with the
 // test.
+//
+// OPA is waited for longer than by default: on a busy machine a question may take
+// its second, and a test that is not about that shall not fail for it.
 func New(t testing.TB, o Options) *Stack {
 	t.Helper()
+	o.Env = maps.Clone(o.Env)
+	if o.Env == nil {
+		o.Env = map[string]string{}
+	}
+	if _, set := o.Env["OPA_TIMEOUT"]; !set {
+		o.Env["OPA_TIMEOUT"] = "15000"
+	}
 	s, err := Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +170,7 @@ func Start(ctx context.Context, o Options) (*Stack, error) {
 		dir:   dir,
 		spawn: newSpawner(),
 		client: &http.Client{
-			Timeout:   5 * time.Second,
+			Timeout:   30 * time.Second,
 			Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}, // a test's own certificate
 		},
 	}
@@ -407,9 +417,9 @@ func (s *Stack) answers(url string) func(context.Context) error {
 	}
 }
 
-// WaitReady returns when every proxy can decide, or after a minute, or with ctx.
+// WaitReady returns when every proxy can decide, or after three minutes, or with ctx.
 func (s *Stack) WaitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	for i, c := range s.Replicas {
 		if err := await(ctx, s.answers(s.endpoints[i]+"/ready")); err != nil {

@@ -326,13 +326,19 @@ func TestRedisFrozen(t *testing.T) {
 	start := time.Now()
 	server.Freeze()
 	redistest.Eventually(t, "the partition is noticed", func() bool { _, err := r.Load(k, time.Minute, false); return err != nil })
-	if d := time.Since(start); d > 9*time.Second { // 3 s, on a machine that is not busy
+	// Promised within 3 s; without our settings of the client it would be 11 s. A
+	// busy machine may be late, but not by that.
+	if d := time.Since(start); d > 9*time.Second {
 		t.Errorf("noticed after %v", d)
 	}
-	start = time.Now()
-	if _, err := r.Load(k, time.Minute, false); !errors.Is(err, ErrAway) || time.Since(start) >= callLimit {
-		t.Errorf("a call during the outage: %v after %v", err, time.Since(start))
-	}
+	redistest.Eventually(t, "a call during the outage fails at once", func() bool {
+		start := time.Now()
+		_, err := r.Load(k, time.Minute, false)
+		if !errors.Is(err, ErrAway) {
+			t.Fatalf("a call during the outage: %v", err)
+		}
+		return time.Since(start) < callLimit/2
+	})
 	server.Thaw()
 	redistest.Eventually(t, "it is found again", func() bool { v, err := r.Load(k, time.Minute, false); return v.Text == "1" && err == nil })
 }

@@ -124,7 +124,7 @@ func TestLeaderTimesOut(t *testing.T) {
 	q := question(1)
 	late := make(chan answer)
 	go func() {
-		a, _ := d.fly(context.Background(), sha256.Sum256(q.Body), q, time.Now().Add(200*time.Millisecond))
+		a, _ := d.fly(context.Background(), sha256.Sum256(q.Body), q, time.Now().Add(time.Second))
 		late <- a
 	}()
 	g.asks(t, 1)

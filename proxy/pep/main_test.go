@@ -230,7 +230,7 @@ func (f *front) the(t testing.TB, a answer) Event {
 
 func until(t testing.TB, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("it did not happen within 10 s")
 		}
@@ -261,7 +261,7 @@ func (f *front) dial(t testing.TB) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	return &client{c, bufio.NewReader(c), t}
 }
 

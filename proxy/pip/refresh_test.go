@@ -86,7 +86,7 @@ func TestRefreshAnswers(t *testing.T) {
 func TestRefreshFails(t *testing.T) {
 	everywhere(t, func(t *testing.T, url string) {
 		a := newAPI(t)
-		s := replica(t, a, url, soon, func(c *Config) { c.Life = 2 * time.Second })
+		s := replica(t, a, url, soon, func(c *Config) { c.Life = 5 * time.Second })
 		a.set("Bearer t", profileOf("U", "SPK", "old"))
 		p := token("u", "t")
 		expect(t, "first", roles(s, p), "old")
