@@ -12,6 +12,10 @@ up *flags:
 compose-up:
     docker compose up --build
 
+# build the policy of opa/ and publish it where the containers read it
+compose-bundle:
+    docker compose run --rm bundle
+
 # stop the containers and forget their data
 down:
     docker compose down -v
@@ -39,6 +43,10 @@ test: opa
 # the document of our own endpoints against a running proxy
 test-openapi: opa
     go test -C bench/openapi -count=1 ./...
+
+# images, the stack in containers, its isolation and a fault drill; needs a Docker engine
+test-containers:
+    .ci/containers
 
 # tests of the policy
 test-policy: opa

@@ -73,7 +73,7 @@ func newProject(t *testing.T, profile ...string) *project {
 
 // run executes a command in the root of the repository.
 func (p *project) run(name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = p.root, p.env
@@ -120,7 +120,7 @@ func (p *project) up(services ...string) (took time.Duration) {
 	p.t.Helper()
 	p.t.Cleanup(p.down)
 	start := time.Now()
-	p.compose(append([]string{"up", "-d", "--wait", "--wait-timeout", "120"}, services...)...)
+	p.compose(append([]string{"up", "-d", "--wait", "--wait-timeout", "300"}, services...)...)
 	return time.Since(start)
 }
 
