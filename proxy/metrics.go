@@ -54,6 +54,7 @@ var families = []struct{ name, help string }{
 	{"token_cache_misses_total", "Credentials verified anew."},
 	{"credentials_cached", "Verified credentials in memory."},
 	{"credentials_refused_total", "Credentials answered with 401, by reason."},
+	{"strangers_refused_total", "Keys and sessions turned away unasked, since too many unknown ones came from their address."},
 	{"cache_hits_total", "User contexts found in Redis or in its copy in this process."},
 	{"cache_misses_total", "User contexts not found there."},
 	{"cache_operation_duration_seconds", "Time of one operation of Redis that went over the network."},
@@ -81,6 +82,7 @@ var families = []struct{ name, help string }{
 	{"record_write_stuck_seconds", "Time for which decision records have been kept from their target; soon requests will wait for it."},
 	{"tls_certificate_expires_seconds", "When the certificate of the public listener ends, in Unix time; 0 without TLS."},
 	{"tls_reload_failures_total", "Attempts to read TLS_CERT and TLS_KEY, or UPSTREAM_CA, again that failed; what was read before stays in use."},
+	{"tls_reload_failures_total", "Changed files of certificates that could not be read, by file; the last good ones stay in use."},
 	{"panics_total", "Requests answered with 500 because of a bug."},
 	{"build_info", "1, with the version of this program."},
 }

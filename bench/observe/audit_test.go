@@ -24,6 +24,7 @@ var labelValues = map[string]*regexp.Regexp{
 	"result":      regexp.MustCompile(`^[a-z_]+$`),
 	"reason":      regexp.MustCompile(`^[a-z_0-9]+$`),
 	"kind":        regexp.MustCompile(`^[a-z_]+$`),
+	"file":        regexp.MustCompile(`^[a-z_]+$`),
 	"limit":       regexp.MustCompile(`^[a-z_]+$`),
 	"cache":       regexp.MustCompile(`^user_context$`),
 	"operation":   regexp.MustCompile(`^[a-z_]+$`),
