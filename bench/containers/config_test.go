@@ -21,7 +21,10 @@ type service struct {
 	Grace       string `json:"stop_grace_period"`
 	Environment map[string]*string
 	Networks    map[string]any
-	Ports       []struct{ HostIP, Published string }
+	Ports       []struct {
+		HostIP    string `json:"host_ip"`
+		Published string
+	}
 	Logging     struct{ Options map[string]string }
 	Healthcheck *struct{ Test []string }
 	Deploy      struct {
