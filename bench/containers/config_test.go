@@ -108,7 +108,7 @@ func TestConfig(t *testing.T) {
 			}
 		}
 	}
-	for name, internal := range map[string]bool{"clients": false, "upstream": false, "policy": true, "data": true, "balanced": true} {
+	for name, internal := range map[string]bool{"clients": false, "upstream": false, "policy": true, "data": true, "replicas": true, "balanced": true} {
 		if file.Networks[name].Internal != internal {
 			t.Errorf("network %s: internal is %v", name, !internal)
 		}

@@ -67,7 +67,7 @@ func newProject(t *testing.T, profile ...string) *project {
 	}
 	p.env = append(os.Environ(),
 		fmt.Sprint("PROXY_PORT=", p.proxyPort), fmt.Sprint("ISSUER_PORT=", p.issuerPort), fmt.Sprint("LB_PORT=", p.lbPort),
-		"POLICY="+p.policy, "COMPOSE_PROGRESS=plain")
+		fmt.Sprint("REPLICAS_NET=172.30.", os.Getpid()%256), "POLICY="+p.policy, "COMPOSE_PROGRESS=plain")
 	return p
 }
 
