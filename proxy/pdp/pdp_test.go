@@ -272,6 +272,7 @@ func TestReadyAndStatus(t *testing.T) {
 		if err := d.Ready(); err != nil {
 			ready = err.Error()
 		}
+		want.Limit = d.cfg.MaxInFlight
 		if got := d.Status(); ready != wantReady || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s\n got %q, %+v\nwant %q, %+v", name, ready, got, wantReady, want)
 		}
