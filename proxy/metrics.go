@@ -81,7 +81,6 @@ var families = []struct{ name, help string }{
 	{"record_write_errors_total", "Failed attempts to write decision records; none is dropped."},
 	{"record_write_stuck_seconds", "Time for which decision records have been kept from their target; soon requests will wait for it."},
 	{"tls_certificate_expires_seconds", "When the certificate of the public listener ends, in Unix time; 0 without TLS."},
-	{"tls_reload_failures_total", "Attempts to read TLS_CERT and TLS_KEY, or UPSTREAM_CA, again that failed; what was read before stays in use."},
 	{"tls_reload_failures_total", "Changed files of certificates that could not be read, by file; the last good ones stay in use."},
 	{"panics_total", "Requests answered with 500 because of a bug."},
 	{"build_info", "1, with the version of this program."},
