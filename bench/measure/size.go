@@ -27,7 +27,7 @@ var full = Size{
 	Rounds: 3, Slice: 3 * time.Second, Think: 10 * time.Second, VUs: []int{5, 10, 20, 30, 40, 50},
 	Warm: 5000, Cold: 1000, Slow: 50, URLs: 10_000,
 	Revocations: 150, Activations: 15,
-	Cores: []int{1, 2}, Users: []int{1, 100, 1000, 10_000, 100_000}, Decisions: []int{1000, 10_000, 30_000, 100_000}, Of: 1000,
+	Cores: []int{1, 2}, Users: []int{1, 100, 1000, 10_000, 30_000}, Decisions: []int{1000, 10_000, 30_000, 100_000}, Of: 1000,
 	Roles: []int{1, 10, 50, 200, 500}, Header: []int{256, 2 << 10, 6 << 10, 12 << 10},
 }
 
