@@ -107,17 +107,13 @@ func (g gateway) start(t *testing.T, st *stack.Stack) string {
 	return "http://" + address
 }
 
-// freeAddress is below the ports that the kernel takes for outgoing connections.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	for port := 10_000 + os.Getpid()%2000; port < 32_000; port += 7 {
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			l.Close()
-			return l.Addr().String()
-		}
+	address, err := stack.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no port is free")
-	return ""
+	return address
 }
 
 func hostOf(t *testing.T, base string) string {
