@@ -2,6 +2,7 @@ package authz
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -124,7 +125,7 @@ func TestDifferentQuestionsDiffer(t *testing.T) {
 		return Principal{Method: JWT}, User{ID: "a", Username: "b", Roles: []string{"r"}, Offices: []string{"SWT"}},
 			Input{Resource: "timeseries", Action: "read", Context: Context{Method: "GET", Offices: []string{"SWT"}, Scope: ScopeOne}}
 	}
-	seen := map[string]string{}
+	seen, keys := map[string]string{}, map[[sha256.Size]byte]string{}
 	for name, change := range map[string]func(*Principal, *User, *Input){
 		"nothing":             func(*Principal, *User, *Input) {},
 		"method of identity":  func(p *Principal, _ *User, _ *Input) { p.Method = Asserted },
@@ -159,6 +160,9 @@ func TestDifferentQuestionsDiffer(t *testing.T) {
 		"stated": func(_ *Principal, _ *User, in *Input) {
 			in.Context.Stated = map[string]json.RawMessage{"x": json.RawMessage("1")}
 		},
+		"more than is hashed apart": func(_ *Principal, _ *User, in *Input) {
+			in.Context.Params = []Pair{{"x", strings.Repeat("y", maxRest)}}
+		},
 		"stated 1.0": func(_ *Principal, _ *User, in *Input) {
 			in.Context.Stated = map[string]json.RawMessage{"x": json.RawMessage("1.0")}
 		},
@@ -166,7 +170,15 @@ func TestDifferentQuestionsDiffer(t *testing.T) {
 		p, u, in := base()
 		change(&p, &u, &in)
 		in.Subject = NewSubject(&p, u, time.Time{})
-		body := string(in.Question(nil).Body)
+		q := in.Question(nil)
+		if again := in.Question(bytes.Repeat([]byte("z"), 4096)); again.Key() != q.Key() {
+			t.Errorf("%s: asked again it has another key", name)
+		}
+		if other, ok := keys[q.Key()]; ok {
+			t.Errorf("%s and %s have one key", name, other)
+		}
+		keys[q.Key()] = name
+		body := string(q.Body)
 		if other, ok := seen[body]; ok {
 			t.Errorf("%s and %s are one question: %s", name, other, body)
 		}

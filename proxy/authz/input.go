@@ -1,6 +1,9 @@
 package authz
 
-import "encoding/json"
+import (
+	"crypto/sha256"
+	"encoding/json"
+)
 
 // Scope says which offices a request reaches; it is context.office_scope.
 type Scope string
@@ -50,6 +53,28 @@ type Question struct {
 	Context   []byte // the context member within Body
 	Anonymous bool
 	Offices   []string // every office named: what a bare boolean allow is limited to
+
+	user *[sha256.Size]byte // of the user member; nil if Body was not made from an Input
+	rest int                // where in Body the user member ends
+}
+
+// maxRest is the most of a question behind its user member that Key takes apart
+// from it, in bytes.
+const maxRest = 1 << 10
+
+// Key is what the answer is kept under: questions with equal keys have equal
+// bodies. It is the SHA-256 of Body, in which the SHA-256 of the user member, known
+// with the subject, stands for the user member; users with hundreds of roles would
+// otherwise pay for each of them in every request.
+func (q *Question) Key() [sha256.Size]byte {
+	rest := q.Body[q.rest:]
+	if q.user == nil || len(rest) > maxRest {
+		return sha256.Sum256(q.Body)
+	}
+	var b [sha256.Size + maxRest]byte
+	copy(b[:], q.user[:])
+	n := copy(b[sha256.Size:], rest)
+	return sha256.Sum256(b[:sha256.Size+n])
 }
 
 // Input is the input document within Body.
@@ -65,26 +90,35 @@ const (
 // Question writes the input into buf, from its start.
 func (in *Input) Question(buf []byte) Question {
 	buf = append(buf[:0], bodyStart...)
+	buf = in.appendUser(buf)
+	rest := len(buf)
 	buf = in.appendHead(buf)
 	start := len(buf)
 	buf = in.Context.AppendJSON(buf)
 	end := len(buf)
 	buf = append(buf, '}')
 	buf = append(buf, bodyEnd...)
-	return Question{Body: buf, Context: buf[start:end], Anonymous: !in.Subject.Authenticated, Offices: in.Context.Offices}
+	return Question{
+		Body: buf, Context: buf[start:end], Anonymous: !in.Subject.Authenticated, Offices: in.Context.Offices,
+		user: &in.Subject.digest, rest: rest,
+	}
 }
 
 // AppendJSON appends the input document. Equal questions give equal bytes and
 // different questions different ones; the bytes are ASCII.
 func (in *Input) AppendJSON(b []byte) []byte {
+	b = in.appendUser(b)
 	b = in.appendHead(b)
 	b = in.Context.AppendJSON(b)
 	return append(b, '}')
 }
 
-func (in *Input) appendHead(b []byte) []byte {
+func (in *Input) appendUser(b []byte) []byte {
 	b = append(b, `{"user":`...)
-	b = append(b, in.Subject.input...)
+	return append(b, in.Subject.input...)
+}
+
+func (in *Input) appendHead(b []byte) []byte {
 	b = append(b, `,"resource":`...)
 	b = AppendString(b, in.Resource)
 	b = append(b, `,"action":`...)

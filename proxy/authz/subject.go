@@ -1,6 +1,7 @@
 package authz
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"slices"
 	"time"
@@ -33,10 +34,11 @@ type Subject struct {
 	// came with the credential.
 	Fetched time.Time
 
-	input  []byte // the user member of the input document
-	header []byte // the user member of the context header
-	brief  []byte // the same without ts_privileges
-	least  []byte // the same without roles too
+	input  []byte            // the user member of the input document
+	digest [sha256.Size]byte // of input
+	header []byte            // the user member of the context header
+	brief  []byte            // the same without ts_privileges
+	least  []byte            // the same without roles too
 }
 
 // AnonymousSubject is the subject of a request without a credential.
@@ -49,6 +51,7 @@ var AnonymousSubject = NewSubject(&Principal{Method: None}, User{
 func NewSubject(p *Principal, u User, fetched time.Time) *Subject {
 	s := &Subject{User: u, Method: p.Method, Authenticated: p.Method != None, Fetched: fetched}
 	s.input = s.appendInput(nil, p.Claims)
+	s.digest = sha256.Sum256(s.input)
 	s.header = s.appendHeader(nil, true, true)
 	s.brief = s.appendHeader(nil, true, false)
 	s.least = s.appendHeader(nil, false, false)

@@ -2,7 +2,7 @@
 // it puts questions to OPA and reuses an answer only while everything that made
 // it is unchanged.
 //
-// A question is the exact bytes sent to OPA, and its SHA-256 is the cache key, so
+// A question is the exact bytes sent to OPA, and a SHA-256 of them the cache key, so
 // whatever policy can see is in the key. The policy's side is the epoch and the
 // lease (policy.go), which one serial poller maintains. The lifetime that policy
 // gives a decision counts from when the question was sent and can only shorten

@@ -3,7 +3,6 @@ package pdp
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -25,7 +24,7 @@ type Explanation struct {
 
 // Cached is what the decision cache of this process has for a question.
 type Cached struct {
-	Key   string `json:"key"`           // SHA-256 of the question
+	Key   string `json:"key"`           // that of the question, in hexadecimal
 	State string `json:"state"`         // hit; miss, expired, moved, unconfirmed: OPA is asked; off: and the answer is not kept
 	Why   string `json:"why,omitempty"` // if it is no hit
 
@@ -80,7 +79,7 @@ func (d *Decider) Explain(ctx context.Context, q authz.Question) (authz.Decision
 
 // look tells what the cache has, and the decision if it is a hit.
 func (d *Decider) look(ctx context.Context, q authz.Question) (c Cached, decision authz.Decision, hit bool) {
-	key := sha256.Sum256(q.Body)
+	key := q.Key()
 	c = Cached{Key: hex.EncodeToString(key[:]), State: "miss", Why: "nobody asked this lately", Lease: d.cfg.Lease.Milliseconds()}
 	e, found := d.entries.Get(key)
 	if found {

@@ -3,7 +3,6 @@ package pdp
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -124,7 +123,7 @@ func TestLeaderTimesOut(t *testing.T) {
 	q := question(1)
 	late := make(chan answer)
 	go func() {
-		a, _ := d.fly(context.Background(), sha256.Sum256(q.Body), q, time.Now().Add(time.Second))
+		a, _ := d.fly(context.Background(), q.Key(), q, time.Now().Add(time.Second))
 		late <- a
 	}()
 	g.asks(t, 1)

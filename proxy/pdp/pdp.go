@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -108,7 +107,7 @@ func (d *Decider) Decide(ctx context.Context, q authz.Question) (authz.Decision,
 		a := d.ask(q, nil, time.Now().Add(d.cfg.Timeout))
 		return a.decision, a.err
 	}
-	key := sha256.Sum256(q.Body)
+	key := q.Key()
 	if e, ok := d.entries.Get(key); !ok {
 		misses.Inc()
 	} else {
