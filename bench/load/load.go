@@ -34,6 +34,7 @@ type Call struct {
 	Name   string // row of the results
 	Method string // empty means GET
 	URL    string // http://HOST:PORT/…, sent as it stands
+	Socket string // path of a Unix socket to send it to; empty: to the URL's host
 	Header [][2]string
 	Body   []byte
 
@@ -182,7 +183,7 @@ type run struct {
 // results of its own, which are added up at the end.
 type worker struct {
 	*run
-	conns    map[string]*conn // by address
+	conns    map[string]*conn // by address or path
 	prepared map[*Call]*fasthttp.Request
 	response fasthttp.Response
 	calls    map[string]*Stats
@@ -250,7 +251,7 @@ func (w *worker) send(c *Call, start time.Time) {
 	a := Answer{Call: c, Start: start}
 	req, err := w.prepare(c)
 	if err == nil {
-		err = w.exchange(req)
+		err = w.exchange(c, req)
 	}
 	a.End = time.Now()
 	if err == nil {
@@ -312,12 +313,15 @@ type conn struct {
 	w *bufio.Writer
 }
 
-// exchange sends a request and reads the answer into w.response.
-func (w *worker) exchange(req *fasthttp.Request) error {
-	address := string(req.Header.Host())
+// exchange sends a call and reads the answer into w.response.
+func (w *worker) exchange(call *Call, req *fasthttp.Request) error {
+	network, address := "tcp", string(req.Header.Host())
+	if call.Socket != "" {
+		network, address = "unix", call.Socket
+	}
 	c := w.conns[address]
 	if c == nil {
-		dialled, err := net.DialTimeout("tcp", address, w.Timeout)
+		dialled, err := net.DialTimeout(network, address, w.Timeout)
 		if err != nil {
 			return err
 		}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -55,6 +56,22 @@ func TestClosedLoop(t *testing.T) {
 	}
 	if len(connections) > 4 || targets["GET /a%2Fb/../c?x=%41+b 1"] != 50 || targets["POST /p "] != 50 {
 		t.Errorf("%d connections, %v", len(connections), targets)
+	}
+}
+
+// A call goes to its Unix socket, under the host name of its URL.
+func TestSocket(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = w.Write([]byte(r.Host + r.URL.Path)) })}
+	go func() { _ = s.Serve(l) }()
+	defer s.Close()
+	r := measure(t, Options{Connections: 2, Requests: 20}, &Call{URL: "http://opa:8181/a", Socket: socket, Contains: "opa:8181/a"})
+	if err := r.Err(); err != nil || r.Total.Requests != 20 {
+		t.Errorf("%d requests, %v", r.Total.Requests, err)
 	}
 }
 
