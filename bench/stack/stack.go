@@ -94,6 +94,8 @@ type Stack struct {
 	Info
 	// Revision is that of the first bundle.
 	Revision string
+	// OPASocket is where the same OPA listens too, as unix:///path/of/socket.
+	OPASocket string
 
 	// The processes. RedisServer is nil when there is no Redis of ours.
 	RedisServer, OPAServer, StandIn *Child
@@ -351,8 +353,9 @@ func (s *Stack) startOPA(ctx context.Context, p ports, policy []string) (err err
 		"BUNDLE_URL": p.url("bundle"), "STATUS_URL": p.url("bundle") + "/opa", "STATUS_TOKEN": s.AdminToken,
 		"OPA_STATE": filepath.Join(s.dir, "opa-state"),
 	})
+	s.OPASocket = "unix://" + filepath.Join(s.dir, "opa.sock")
 	s.OPAServer = s.child("opa", s.OPABinary, env, s.answers(s.OPA+"/health"), "run", "--server",
-		"--addr", p.address("opa"), "--log-level", "error", "--config-file", filepath.Join(s.tools.root, "opa", "config.yaml"))
+		"--addr", p.address("opa"), "--addr", s.OPASocket, "--log-level", "error", "--config-file", filepath.Join(s.tools.root, "opa", "config.yaml"))
 	if err := s.OPAServer.Start(ctx); err != nil {
 		return err
 	}
