@@ -150,8 +150,8 @@ func (b *bench) resourcesTable(slices []slice, warm, end metrics, before map[str
 			{Name: "peak connections", Unit: report.Count},
 		},
 		Rows: []report.Row{{Name: "headgate", Ours: true, Reference: "7.6 s, heap 175 MB, 24 + 6 collections, 13 connections", Values: []report.Value{
-			headgate, cost, report.Of(memoryOf(b.front.process.PID())), report.Of(end["go_memstats_heap_inuse_bytes"]),
-			per30(warm["go_gc_duration_seconds_count"]), report.Of(end[`go_gc_duration_seconds{quantile="1"}`]), report.Of(connections),
+			headgate, cost, report.Of(memoryOf(b.front.process.PID())), report.Of(end["authorizer_proxy_go_memstats_heap_inuse_bytes"]),
+			per30(warm["authorizer_proxy_go_gc_duration_seconds_count"]), report.Of(end[`authorizer_proxy_go_gc_duration_seconds{quantile="1"}`]), report.Of(connections),
 		}}},
 	}
 	for _, c := range b.st.Children() {
