@@ -43,6 +43,7 @@ var budgets = []budget{
 	{"10,000 URLs of one parameter: decisions from the cache", "at least 99.9 %", "varied", noted("varied 1", report.Share), atLeast(.999)},
 	{"10,000 URLs of 50 parameters: decisions from the cache", "at least 99.4 %", "varied", noted("varied 50", report.Share), atLeast(.994)},
 	{"a decision that is not cached, of a plain client asking OPA (p50)", "at most 1.2 ×", "opa", noted("miss", report.Ratio), atMost(1.2)},
+	{"the same over a Unix socket", "at most 1.2 ×", "opa", noted("miss by socket", report.Ratio), atMost(1.2)},
 	{"profile calls of fifty requests of a cold user", "1", "miss", noted("herd", report.Count), atMost(1)},
 	{"a revocation is seen by each of three replicas, p99", "at most 10 ms", "propagation", noted("revocation", report.Seconds), atMost(.010)},
 	{"a new policy is seen, p99, with OPA's status push", "at most 20 ms", "propagation", noted("activation", report.Seconds), atMost(.020)},

@@ -33,9 +33,9 @@ func (s *stages) overhead() (all []float64) {
 // oneByOne sends requests one after the other, and wants the decision of each from
 // the given source: with a few strays, such as a question asked again because the
 // policy's lease had run out, which are left out.
-func (b *bench) oneByOne(ctx context.Context, n int64, source string, next func(int64) *load.Call) (*stages, error) {
+func (b *bench) oneByOne(ctx context.Context, s *subject, n int64, source string, next func(int64) *load.Call) (*stages, error) {
 	var got stages
-	_, err := b.slice(ctx, b.front, load.Options{Connections: 1, Requests: n}, next, func(r *record) {
+	_, err := b.slice(ctx, s, load.Options{Connections: 1, Requests: n}, next, func(r *record) {
 		if r.Source == source {
 			got.add(r)
 		}
@@ -54,7 +54,7 @@ const (
 // stagesPart makes each cache miss by itself, one request after the other, so that
 // nothing waits for anything else.
 func (b *bench) stagesPart(ctx context.Context) ([]report.Table, error) {
-	at, token := b.front.url, b.tokens[reader]
+	at := b.front.url
 	warmCall := b.read(at)
 	if _, err := b.slice(ctx, b.front, load.Options{Connections: 1, Requests: 50}, same(warmCall), nil); err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (b *bench) stagesPart(ctx context.Context) ([]report.Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	warm, err := b.oneByOne(ctx, b.size.Warm, fromCache, same(warmCall))
+	warm, err := b.oneByOne(ctx, b.front, b.size.Warm, fromCache, same(warmCall))
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (b *bench) stagesPart(ctx context.Context) ([]report.Table, error) {
 			return call(n)
 		}
 	}
-	coldUser, err := b.oneByOne(ctx, b.size.Slow, fromCache, cold(same(warmCall)))
+	coldUser, err := b.oneByOne(ctx, b.front, b.size.Slow, fromCache, cold(same(warmCall)))
 	if err = errors.Join(err, failed); err != nil {
 		return nil, err
 	}
@@ -89,11 +89,11 @@ func (b *bench) stagesPart(ctx context.Context) ([]report.Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	coldToken, err := b.oneByOne(ctx, b.size.Cold, fromCache, func(n int64) *load.Call { return b.readOf(at, office, tokens[n], "Elev") })
+	coldToken, err := b.oneByOne(ctx, b.front, b.size.Cold, fromCache, func(n int64) *load.Call { return b.readOf(at, office, tokens[n], "Elev") })
 	if err != nil {
 		return nil, err
 	}
-	allCold, err := b.oneByOne(ctx, b.size.Slow, fromOPA, cold(func(n int64) *load.Call {
+	allCold, err := b.oneByOne(ctx, b.front, b.size.Slow, fromOPA, cold(func(n int64) *load.Call {
 		return b.readOf(at, office, tokens[b.size.Cold+n], fmt.Sprintf("Cold%d", n))
 	}))
 	if err = errors.Join(err, failed); err != nil {
@@ -101,40 +101,11 @@ func (b *bench) stagesPart(ctx context.Context) ([]report.Table, error) {
 	}
 
 	b.say("        decisions that are not cached, and a plain client that asks OPA the same")
-	ask, err := b.plainQuestion(ctx)
+	tcp, socket, err := b.questionsPart(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var allow, deny stages
-	var plain []slice
-	var ratios []float64
-	each := b.size.Cold / int64(b.size.Rounds)
-	for round := range int64(b.size.Rounds) {
-		s, err := b.slice(ctx, &subject{name: "OPA", url: b.st.OPA}, load.Options{Connections: 1, Requests: each}, func(n int64) *load.Call { return ask(round*each + n) }, nil)
-		if err != nil {
-			return nil, err
-		}
-		plain = append(plain, s)
-		allowed, err := b.oneByOne(ctx, each, fromOPA, func(n int64) *load.Call {
-			return b.readOf(at, office, token, fmt.Sprintf("Allow%d", round*each+n))
-		})
-		if err != nil {
-			return nil, err
-		}
-		denied, err := b.oneByOne(ctx, each, fromOPA, func(n int64) *load.Call {
-			c := b.readOf(at, "SPK", token, fmt.Sprintf("Deny%d", round*each+n))
-			c.Status, c.Contains = http.StatusForbidden, "incidentIdentifier"
-			return c
-		})
-		if err != nil {
-			return nil, err
-		}
-		ratios = append(ratios, report.Quantile(allowed.decide, .5)/s.Total.Quantile(.5).Seconds())
-		allow.join(allowed)
-		deny.join(denied)
-	}
-	ratio := report.Median(ratios)
-	b.found["miss"] = ratio.Number
+	b.found["miss"], b.found["miss by socket"] = tcp.ratio().Number, socket.ratio().Number
 
 	calls, err := b.herd(ctx, warmCall)
 	if err != nil {
@@ -142,10 +113,85 @@ func (b *bench) stagesPart(ctx context.Context) ([]report.Table, error) {
 	}
 	b.found["herd"] = float64(calls)
 	return []report.Table{
-		missTable(warm, coldUser, &allow, allCold, calls),
-		opaTable(&allow, &deny, plain, ratio),
-		breakdownTable(warm, coldToken, coldUser, &allow, during),
+		missTable(warm, coldUser, &tcp.allow, allCold, calls),
+		opaTable(tcp, socket),
+		breakdownTable(warm, coldToken, coldUser, &tcp.allow, during),
 	}, nil
+}
+
+// questions are what a proxy and a plain client got from OPA over one transport.
+type questions struct {
+	s           *subject
+	plain       *subject // OPA itself
+	socket      string   // where the plain client finds it; empty: at its address
+	name        string   // makes the questions over this transport its own
+	allow, deny stages
+	asked       []slice   // by the plain client
+	ratios      []float64 // by slice
+}
+
+func (q *questions) ratio() report.Value { return report.Median(q.ratios) }
+
+// questionsPart asks OPA over TCP and over a Unix socket, by this proxy and by the
+// plain client, all in turns.
+func (b *bench) questionsPart(ctx context.Context) (tcp, socket *questions, err error) {
+	ask, err := b.plainQuestion(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	local, stop, err := b.fresh(ctx, "socket", map[string]string{"OPA_URL": b.st.OPASocket})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer stop()
+	// The user, the token and the connections are there before it counts.
+	if _, err := b.slice(ctx, local, load.Options{Connections: 1, Requests: 50}, same(b.read(local.url)), nil); err != nil {
+		return nil, nil, err
+	}
+	opa := &subject{name: "OPA", url: b.st.OPA}
+	tcp = &questions{s: b.front, plain: opa, name: "TCP"}
+	socket = &questions{s: local, plain: opa, name: "Unix", socket: strings.TrimPrefix(b.st.OPASocket, "unix://")}
+	each := b.size.Cold / int64(b.size.Rounds)
+	for round := range int64(b.size.Rounds) {
+		for _, q := range []*questions{tcp, socket} {
+			if err := b.askInTurns(ctx, q, ask, round*each, each); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	return tcp, socket, nil
+}
+
+// askInTurns asks the questions from the given one on.
+func (b *bench) askInTurns(ctx context.Context, q *questions, ask func(string) *load.Call, from, n int64) error {
+	token := b.tokens[reader]
+	plain, err := b.slice(ctx, q.plain, load.Options{Connections: 1, Requests: n}, func(i int64) *load.Call {
+		c := ask(fmt.Sprintf("Plain%s%d", q.name, from+i))
+		c.Socket = q.socket
+		return c
+	}, nil)
+	if err != nil {
+		return err
+	}
+	allowed, err := b.oneByOne(ctx, q.s, n, fromOPA, func(i int64) *load.Call {
+		return b.readOf(q.s.url, office, token, fmt.Sprintf("Allow%s%d", q.name, from+i))
+	})
+	if err != nil {
+		return err
+	}
+	denied, err := b.oneByOne(ctx, q.s, n, fromOPA, func(i int64) *load.Call {
+		c := b.readOf(q.s.url, "SPK", token, fmt.Sprintf("Deny%s%d", q.name, from+i))
+		c.Status, c.Contains = http.StatusForbidden, "incidentIdentifier"
+		return c
+	})
+	if err != nil {
+		return err
+	}
+	q.asked = append(q.asked, plain)
+	q.ratios = append(q.ratios, report.Quantile(allowed.decide, .5)/plain.Total.Quantile(.5).Seconds())
+	q.allow.join(allowed)
+	q.deny.join(denied)
+	return nil
 }
 
 func (s *stages) join(o *stages) {
@@ -165,9 +211,9 @@ func repeat(s string, n int) []string {
 }
 
 // plainQuestion makes the calls by which a client without any cache would ask OPA
-// what the proxy asks: with the same input document, each about a parameter that
-// was never asked about.
-func (b *bench) plainQuestion(ctx context.Context) (func(int64) *load.Call, error) {
+// what the proxy asks: with the same input document, about a parameter of the
+// caller's choice.
+func (b *bench) plainQuestion(ctx context.Context) (func(parameter string) *load.Call, error) {
 	p, err := b.st.AddProxy(ctx, "talkative", map[string]string{"LOG_INPUTS": "true"})
 	if err != nil {
 		return nil, err
@@ -182,11 +228,11 @@ func (b *bench) plainQuestion(ctx context.Context) (func(int64) *load.Call, erro
 	if err == nil && !strings.Contains(input, "Plain") {
 		err = fmt.Errorf("the input document does not name the parameter: %s", input)
 	}
-	return func(n int64) *load.Call {
+	return func(parameter string) *load.Call {
 		return &load.Call{
 			Method: http.MethodPost, URL: b.st.OPA + "/v1/data/cwms/authz/decision?provenance=true&strict-builtin-errors=true",
 			Header:   [][2]string{{"Content-Type", "application/json"}},
-			Body:     []byte(`{"input":` + strings.Replace(input, "Plain", fmt.Sprintf("Plain%d", n), 1) + `}`),
+			Body:     []byte(`{"input":` + strings.Replace(input, "Plain", parameter, 1) + `}`),
 			Contains: `"allow":true`,
 		}
 	}, err
@@ -243,29 +289,41 @@ func missTable(warm, user, decision, all *stages, calls uint64) report.Table {
 	}
 }
 
-func opaTable(allow, deny *stages, plain []slice, ratio report.Value) report.Table {
-	row := func(name, reference string, samples []float64) report.Row {
-		return report.Row{Name: name, Reference: reference, Values: []report.Value{
-			report.Of(float64(len(samples))), report.Of(report.Mean(samples)), stamp(samples, .5), stamp(samples, .95),
-		}}
-	}
-	return report.Table{
+func opaTable(tcp, socket *questions) report.Table {
+	t := report.Table{
 		ID: "opa", First: "decision",
-		About: "Questions that were never asked before, one after the other: the stage “decide” with its round trip to OPA. Below, a client that does nothing but " +
-			"send the same questions over a kept connection, in slices in between.",
+		About: "Questions that were never asked before, one after the other: the stage “decide” with its round trip to OPA on a kept connection, over TCP and over a Unix socket of the same OPA. " +
+			"The plain client does nothing but send the same questions over a kept connection, in slices in between.",
 		Columns: []report.Column{
 			{Name: "count", Unit: report.Count}, {Name: "average", Unit: report.Seconds, Better: report.Less},
 			{Name: "p50", Unit: report.Seconds, Better: report.Less}, {Name: "p95", Unit: report.Seconds, Better: report.Less},
+			{Name: "p50, of the plain client's", Unit: report.Ratio, Better: report.Less},
 		},
-		Rows: []report.Row{
-			row("allow", "6.4 ms average, 10 ms p95", allow.decide),
-			row("deny", "11 ms average, 25 ms p95", deny.decide),
-			{Name: "plain client, allow", Values: []report.Value{
-				report.Of(float64(merged(plain, "").Requests)), latency(plain, "", mean), latency(plain, "", quantile(.5)), latency(plain, "", quantile(.95)),
-			}},
-		},
-		Notes: []string{fmt.Sprintf("A miss takes %s what the plain client takes (p50, median of %d interleaved slices).", report.Ratio.Format(ratio), len(plain))},
 	}
+	row := func(name, reference string, samples []float64) {
+		t.Rows = append(t.Rows, report.Row{Name: name, Reference: reference, Values: []report.Value{
+			report.Of(float64(len(samples))), report.Of(report.Mean(samples)), stamp(samples, .5), stamp(samples, .95),
+		}})
+	}
+	for _, q := range []*questions{tcp, socket} {
+		over := "" // TCP, as usual
+		if q.socket != "" {
+			over = ", Unix socket"
+		}
+		row("allow"+over, "6.4 ms average, 10 ms p95", q.allow.decide)
+		last := &t.Rows[len(t.Rows)-1]
+		last.Values = append(last.Values, q.ratio())
+		row("deny"+over, "11 ms average, 25 ms p95", q.deny.decide)
+		t.Rows = append(t.Rows, report.Row{Name: "plain client, allow" + over, Values: []report.Value{
+			report.Of(float64(merged(q.asked, "").Requests)), latency(q.asked, "", mean), latency(q.asked, "", quantile(.5)), latency(q.asked, "", quantile(.95)), report.Of(1),
+		}})
+	}
+	p50 := func(q *questions) string {
+		return report.Seconds.Format(report.Of(report.Quantile(q.allow.decide, .5)))
+	}
+	t.Notes = []string{fmt.Sprintf("A miss takes %s what the plain client takes over TCP, and %s over the socket (p50, median of %d interleaved slices); the socket answers in %s instead of %s.",
+		report.Ratio.Format(tcp.ratio()), report.Ratio.Format(socket.ratio()), len(tcp.asked), p50(socket), p50(tcp))}
+	return t
 }
 
 func breakdownTable(warm, token, user, decision *stages, during metrics) report.Table {
