@@ -34,6 +34,18 @@ func cpuOf(pid int) (seconds float64) {
 	return seconds
 }
 
+// ticksOf is the processor time of a process in hundredths of a second, that of the
+// kernel apart; 0 where the system does not tell.
+func ticksOf(pid int) (u use) {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(stat), ") ") // the name may hold anything else
+	if fields := strings.Fields(rest); len(fields) > 12 {
+		u.program, _ = strconv.ParseFloat(fields[11], 64)
+		u.kernel, _ = strconv.ParseFloat(fields[12], 64)
+	}
+	return u
+}
+
 // memoryOf is the resident memory of a process in bytes.
 func memoryOf(pid int) float64 {
 	return field(fmt.Sprintf("/proc/%d/status", pid), "VmRSS") * 1024

@@ -75,6 +75,7 @@ var parts = []part{
 		{"saturation", "Side by side at saturation"},
 		{"rate", "Latency at a constant rate"},
 	}, ownStack, (*bench).saturationPart},
+	{"profile", []heading{{"profile", "What the processor time goes for"}}, ownStack, (*bench).profilePart},
 	{"varied URLs", []heading{{"varied", "Varied URLs"}}, ownStack, (*bench).variedPart},
 	{"propagation", []heading{{"propagation", "Propagation of a change"}}, fastStack, (*bench).propagationPart},
 	{"scale: cores", []heading{{"scale-cores", "Scale: processor cores"}}, fastStack, (*bench).coresPart},

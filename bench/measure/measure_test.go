@@ -6,14 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/pprof/profile"
 
 	"headgate/bench/k6"
 	"headgate/bench/report"
@@ -21,7 +25,7 @@ import (
 
 // smallest measures everything, and nothing well.
 var smallest = Size{
-	Rounds: 1, Slice: 150 * time.Millisecond, Think: 600 * time.Millisecond, VUs: []int{1, 2},
+	Rounds: 1, Slice: 150 * time.Millisecond, Profile: time.Second, Think: 600 * time.Millisecond, VUs: []int{1, 2},
 	Warm: 20, Cold: 4, Slow: 2, URLs: 60, Revocations: 2, Activations: 1,
 	Cores: []int{1}, Users: []int{1, 3}, Decisions: []int{2, 6}, Of: 2, Roles: []int{1, 5}, Header: []int{100},
 }
@@ -56,8 +60,10 @@ func TestSmallestRun(t *testing.T) {
 		t.Errorf("tables %q, want %q", got, TableIDs())
 	}
 	for _, want := range []struct{ table, row, column string }{
-		{"latency", "overall", "p95"}, {"cache", "decisions", "hit rate"}, {"resources", "headgate", "resident"}, {"miss", "user context", "not cached p50"},
+		{"latency", "overall", "p95"}, {"cache", "decisions", "hit rate"}, {"resources", "headgate", "resident"}, {"resources", "headgate", "heap in use"}, {"miss", "user context", "not cached p50"},
 		{"opa", "plain client, allow", "p50"}, {"breakdown", "forward", "hit average"}, {"saturation", "bare hop", "throughput"}, {"saturation", "direct", "generator"},
+		{"opa", "plain client, allow, Unix socket", "p50"}, {"opa", "allow, Unix socket", "p50, of the plain client's"},
+		{"profile", "headgate, together", "in the kernel"}, {"profile", "bare hop", "CPU per request"}, {"profile", "write the answer", "share"},
 		{"rate", "headgate", "p99"}, {"propagation", "policy, every push lost", "max"}, {"varied", "50 parameters", "OPA calls"}, {"scale-users", "3", "resident"},
 	} {
 		if v, _, ok := r.Table(want.table).Value(want.row, want.column); !ok || v.Number <= 0 {
@@ -223,6 +229,65 @@ func TestScenarios(t *testing.T) {
 	}
 	if full.VUs[0] != d.Stress.From || full.VUs[len(full.VUs)-1] != d.Stress.To {
 		t.Errorf("the ramp is %v, the script has %+v", full.VUs, d.Stress)
+	}
+}
+
+// The samples of a profile are told apart by what is on their stacks, callers
+// included, and by where they end.
+func TestUses(t *testing.T) {
+	sample := func(ms int64, stack ...string) *profile.Sample {
+		s := &profile.Sample{Value: []int64{1, ms * 1e6}}
+		for _, f := range stack {
+			s.Location = append(s.Location, &profile.Location{Line: []profile.Line{{Function: &profile.Function{Name: f}}}})
+		}
+		return s
+	}
+	const handle, loop = "headgate/proxy/pep.(*Handler).Handle", "github.com/valyala/fasthttp.(*Server).serveConn"
+	p := &profile.Profile{
+		SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}, {Type: "cpu", Unit: "nanoseconds"}},
+		Sample: []*profile.Sample{
+			sample(1, "crypto/sha256.Sum256", "headgate/proxy/pep.(*Handler).identify", handle, loop),
+			sample(2, "internal/runtime/syscall/linux.Syscall6", "headgate/proxy/upstream.(*conn).exchange", "headgate/proxy/pep.(*Handler).forward", handle, loop),
+			sample(4, "runtime.memmove", "headgate/proxy/pep.(*Handler).forward", handle, loop),
+			sample(8, "runtime.mallocgc", "headgate/proxy/pep.(*Handler).forward", handle, loop),
+			sample(16, "internal/runtime/syscall/linux.EpollWait", "runtime.netpoll", "runtime.findRunnable", "runtime.schedule", "runtime.mcall"),
+			sample(32, "somewhere.else"),
+		},
+	}
+	got, err := usesOf(p)
+	want := map[string]use{
+		"verify the credential": {.001, 0}, "forward and read the API's answer": {.004, .002}, "allocation and collection": {.008, 0},
+		"scheduler and poller": {0, .016}, unclassified: {.032, 0},
+	}
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v %v, want %v", got, err, want)
+	}
+	if _, err := usesOf(&profile.Profile{SampleType: p.SampleType[:1], Sample: p.Sample}); err == nil {
+		t.Error("a profile of something else is accepted")
+	}
+}
+
+// A function of the proxy that a stage is known by exists under that name.
+func TestStageFunctions(t *testing.T) {
+	pattern := regexp.MustCompile(`^headgate/(proxy/\w+)\.\(\*(\w+)\)(?:\.(\w+))?$`)
+	for _, st := range stagesOf {
+		for _, f := range st.functions {
+			m := pattern.FindStringSubmatch(f)
+			if m == nil {
+				continue
+			}
+			files, err := filepath.Glob(filepath.Join("..", "..", m[1], "*.go"))
+			if err != nil || len(files) == 0 {
+				t.Fatalf("no source of %s: %v", f, err)
+			}
+			defined := regexp.MustCompile(`(?m)^func \(\w+ \*` + m[2] + `\) ` + m[3])
+			if !slices.ContainsFunc(files, func(file string) bool {
+				text, err := os.ReadFile(file)
+				return err == nil && defined.Match(text)
+			}) {
+				t.Errorf("%s: there is no %s", st.name, f)
+			}
+		}
 	}
 }
 

@@ -193,7 +193,7 @@ func (b *bench) saturationPart(ctx context.Context) ([]report.Table, error) {
 		together += (s.used + s.generator + s.api) / s.Elapsed.Seconds() / float64(rounds)
 	}
 	t.Notes = append(t.Notes, fmt.Sprintf("Generator and API are how many of the %d cores the load generator and the stand-in used meanwhile; with this proxy they used %s together. Where that is all there is, throughput is what the others leave to a proxy: "+
-		"CPU per request is the figure that does not depend on them. The direct row is the most that generator and API can do with no proxy between them.", runtime.NumCPU(), report.Cores.Format(report.Of(together))))
+		"CPU per request is the figure that does not depend on them. The direct row is the most that generator and API can do with no proxy between them. What this proxy does more than the bare hop is told by a profile, under “What the processor time goes for”.", runtime.NumCPU(), report.Cores.Format(report.Of(together))))
 	if slices[bare][0].used > 0 {
 		chart := report.Chart{Title: "CPU per request at saturation", X: report.Axis{Label: "CPU per request of the proxy process", Unit: report.Seconds},
 			Says: "Time on a processor, kernel included, of the proxy alone, for an authorized read of 1.6 KB. Only this proxy verifies, decides and records."}
