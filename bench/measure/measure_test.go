@@ -25,7 +25,7 @@ import (
 
 // smallest measures everything, and nothing well.
 var smallest = Size{
-	Rounds: 1, Slice: 150 * time.Millisecond, Profile: time.Second, Think: 600 * time.Millisecond, VUs: []int{1, 2},
+	Rounds: 1, Slice: 150 * time.Millisecond, Rung: 150 * time.Millisecond, Profile: time.Second, Think: 600 * time.Millisecond, VUs: []int{1, 2},
 	Warm: 20, Cold: 4, Slow: 2, URLs: 60, Revocations: 2, Activations: 1,
 	Cores: []int{1}, Users: []int{1, 3}, Decisions: []int{2, 6}, Of: 2, Roles: []int{1, 5}, Header: []int{100},
 }
@@ -64,7 +64,7 @@ func TestSmallestRun(t *testing.T) {
 		{"opa", "plain client, allow", "p50"}, {"breakdown", "forward", "hit average"}, {"saturation", "bare hop", "throughput"}, {"saturation", "direct", "generator"},
 		{"opa", "plain client, allow, Unix socket", "p50"}, {"opa", "allow, Unix socket", "p50, of the plain client's"},
 		{"profile", "headgate, together", "in the kernel"}, {"profile", "bare hop", "CPU per request"}, {"profile", "write the answer", "share"},
-		{"rate", "headgate", "p99"}, {"propagation", "policy, every push lost", "max"}, {"varied", "50 parameters", "OPA calls"}, {"scale-users", "3", "resident"},
+		{"rate", "headgate", "p99"}, {"propagation", "policy, every push lost", "max"}, {"varied", "50 parameters", "OPA calls"}, {"scale-users", "3", "resident"}, {"scale-users", "3", "tokens known"}, {"scale-cores", "1", "resident"},
 	} {
 		if v, _, ok := r.Table(want.table).Value(want.row, want.column); !ok || v.Number <= 0 {
 			t.Errorf("%+v: %+v, %v", want, v, ok)
@@ -287,6 +287,20 @@ func TestStageFunctions(t *testing.T) {
 			}) {
 				t.Errorf("%s: there is no %s", st.name, f)
 			}
+		}
+	}
+}
+
+// The limits that the page explains a ladder by are those of the proxy.
+func TestLimits(t *testing.T) {
+	for _, limit := range []struct{ file, line string }{
+		{"identity/identity.go", fmt.Sprintf("\tmaxTokens = %d\n", maxTokens)},
+		{"pip/source.go", "\t\tcfg.MaxUsers = " + strings.Replace(counted(maxUsers), ",", "_", 1) + "\n"},
+		{"config.go", fmt.Sprintf(`env:"CACHE_MAX_SIZE" envDefault:"%d"`, maxDecisions)},
+	} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "proxy", limit.file))
+		if err != nil || !strings.Contains(string(text), limit.line) {
+			t.Errorf("%s has no %q: %v", limit.file, limit.line, err)
 		}
 	}
 }

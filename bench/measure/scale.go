@@ -34,6 +34,8 @@ type rung struct {
 	x                                     int
 	throughput, cost, p99, hits, resident report.Value
 	slices                                []slice
+	requests                              float64
+	during                                metrics // what the slices added
 }
 
 // ladder measures one step after the other on one subject, with so many
@@ -54,6 +56,9 @@ func (b *bench) ladder(ctx context.Context, s *subject, connections int, keep bo
 			calls = fresh
 		}
 		if len(fresh) > 0 {
+			if len(fresh) >= 10_000 {
+				b.say("          asking the %s new ones once", counted(len(fresh)))
+			}
 			if _, err := b.slice(ctx, s, load.Options{Connections: 16, Requests: int64(len(fresh))}, cycle(fresh), nil); err != nil {
 				return nil, err
 			}
@@ -65,7 +70,7 @@ func (b *bench) ladder(ctx context.Context, s *subject, connections int, keep bo
 		}
 		at := int64(0) // slices go on where the last one ended, so that all calls get their turn
 		for range b.size.Rounds {
-			got, err := b.slice(ctx, s, load.Options{Connections: connections, Duration: b.size.Slice}, func(n int64) *load.Call { return calls[(at+n)%int64(len(calls))] }, nil)
+			got, err := b.slice(ctx, s, load.Options{Connections: connections, Duration: b.size.Rung}, func(n int64) *load.Call { return calls[(at+n)%int64(len(calls))] }, nil)
 			if err != nil {
 				return nil, err
 			}
@@ -80,12 +85,15 @@ func (b *bench) ladder(ctx context.Context, s *subject, connections int, keep bo
 		r.cost = overSlices(r.slices, slice.cost)
 		r.p99 = latency(r.slices, "", quantile(.99))
 		r.resident = report.Of(memoryOf(pidOf(s.process)))
-		d := after.since(before)
-		r.hits = report.Of(d["authorizer_proxy_opa_cache_hits_total"] / float64(merged(r.slices, "").Requests))
+		r.during, r.requests = after.since(before), float64(merged(r.slices, "").Requests)
+		r.hits = r.each("authorizer_proxy_opa_cache_hits_total")
 		rungs = append(rungs, r)
 	}
 	return rungs, nil
 }
+
+// each is how often something was counted for each request.
+func (r rung) each(name string) report.Value { return report.Of(r.during.sum(name) / r.requests) }
 
 func lookAt(ctx context.Context, s *subject) (metrics, error) {
 	if s.admin == "" {
@@ -158,11 +166,11 @@ func (b *bench) coresPart(ctx context.Context) ([]report.Table, error) {
 		Columns: []report.Column{
 			{Name: "throughput", Unit: report.Rate, Better: report.More}, {Name: "of one core's", Unit: report.Ratio, Better: report.More},
 			{Name: "CPU per request", Unit: report.Seconds, Better: report.Less}, {Name: "p99", Unit: report.Seconds, Better: report.Less},
-			{Name: "cores used", Unit: report.Cores},
+			{Name: "cores used", Unit: report.Cores}, {Name: "resident", Unit: report.Bytes, Better: report.Less},
 		},
 	}
 	line := report.Line{Name: "headgate", Ours: true}
-	for i := range subjects {
+	for i, s := range subjects {
 		var ratio []float64
 		for k := range got[i] {
 			ratio = append(ratio, got[i][k].Rate()/got[0][k].Rate())
@@ -170,15 +178,16 @@ func (b *bench) coresPart(ctx context.Context) ([]report.Table, error) {
 		throughput := overSlices(got[i], func(s slice) float64 { return s.Rate() })
 		t.Rows = append(t.Rows, report.Row{Name: fmt.Sprint(cores[i]), Values: []report.Value{
 			throughput, report.Median(ratio), overSlices(got[i], slice.cost), latency(got[i], "", quantile(.99)),
-			overSlices(got[i], func(s slice) float64 { return s.used / s.Elapsed.Seconds() }),
+			overSlices(got[i], func(s slice) float64 { return s.used / s.Elapsed.Seconds() }), report.Of(memoryOf(pidOf(s.process))),
 		}})
 		line.Points = append(line.Points, [2]float64{float64(cores[i]), throughput.Number})
 	}
 	first, last := t.Rows[0], t.Rows[len(t.Rows)-1]
 	t.Charts = []report.Chart{{
 		Title: "Throughput by cores", X: report.Axis{Label: "GOMAXPROCS", Unit: report.Count}, Y: report.Axis{Label: "throughput", Unit: report.Rate}, Lines: []report.Line{line},
-		Says: fmt.Sprintf("With %s cores the throughput is %s that with one, while the proxy used %s cores instead of %s: what is missing to a straight line is what the load generator and the API take of the same cores. CPU per request (%s, %s) shows what sharing costs the proxy itself.",
-			last.Name, report.Ratio.Format(last.Values[1]), report.Cores.Format(last.Values[4]), report.Cores.Format(first.Values[4]), report.Seconds.Format(first.Values[2]), report.Seconds.Format(last.Values[2])),
+		Says: fmt.Sprintf("With %s cores the throughput is %s that with one, while the proxy used %s cores instead of %s: what is missing to a straight line is what the load generator and the API take of the same cores. CPU per request (%s, %s) shows what sharing costs the proxy itself. Memory hardly differs (%s, %s): what is kept for each core is small.",
+			last.Name, report.Ratio.Format(last.Values[1]), report.Cores.Format(last.Values[4]), report.Cores.Format(first.Values[4]), report.Seconds.Format(first.Values[2]), report.Seconds.Format(last.Values[2]),
+			report.Bytes.Format(first.Values[5]), report.Bytes.Format(last.Values[5])),
 	}}
 	return []report.Table{t}, nil
 }
@@ -256,7 +265,7 @@ func (b *bench) headerPart(ctx context.Context) ([]report.Table, error) {
 	t := ladderTable("scale-header", "header", "The request of “side by side” with one more header field of this size, which is passed on to the API. The most that is accepted is 16 KiB for all fields together.",
 		rungs, size, report.Axis{Label: "additional header", Unit: report.Bytes})
 	t.Notes = missing
-	t.Charts = t.Charts[:1] // memory does not depend on it
+	t.Charts[1].Says = fmt.Sprintf("Memory goes %s: the buffers that headers are read into and written from grow to the largest they met, and are used again.", fromTo(rungs, residentOf, report.Bytes))
 	says := fmt.Sprintf("The cost of a request goes %s", fromTo(rungs, costOf, report.Seconds))
 	for _, peer := range started {
 		bare, err := b.ladder(ctx, peer, saturated, false, of(peer.url))
@@ -292,6 +301,9 @@ func (c *crowd) grow(ctx context.Context, n int, at string) ([]*load.Call, error
 	for i := len(c.tokens); i < n; i++ {
 		names = append(names, fmt.Sprintf("%s%06d", c.prefix, i))
 	}
+	if len(names) >= 10_000 {
+		c.b.say("          making %s users and signing their tokens", counted(len(names)))
+	}
 	if err := c.b.putUsers(ctx, names, nil); err != nil {
 		return nil, err
 	}
@@ -323,12 +335,32 @@ func (b *bench) usersPart(ctx context.Context) ([]report.Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := ladderTable("scale-users", "users", "So many users take turns, each with a token of its own and in strict rotation, the worst case for any cache. All were seen once before.",
+	t := ladderTable("scale-users", "users", "So many users take turns, each with a token of its own and in strict rotation, the worst case for any cache. All were seen once before. "+
+		"With the most users the slices are over before everyone had another turn: each request is still that of the user who was seen longest ago.",
 		rungs, counted, report.Axis{Label: "users", Unit: report.Count, Log: true})
-	t.Charts[0].Says = fmt.Sprintf("The cost of a request goes %s. Tokens, users and decisions are each kept up to a limit: with more of them in rotation than fit, every request does anew what the cache would have spared it.", fromTo(rungs, costOf, report.Seconds))
-	t.Charts[1].Says = fmt.Sprintf("Memory goes %s: it grows up to those limits, and no further.", fromTo(rungs, residentOf, report.Bytes))
+	t.Columns = append(t.Columns, report.Column{Name: "tokens known", Unit: report.Share}, report.Column{Name: "calls of Redis, per request", Unit: report.Count})
+	for i, r := range rungs {
+		t.Rows[i].Values = append(t.Rows[i].Values, r.each("authorizer_proxy_token_cache_hits_total"), r.each("authorizer_proxy_cache_operation_duration_seconds_count"))
+	}
+	last := rungs[len(rungs)-1]
+	says := "All of them fit the caches of this process."
+	if last.x > maxTokens {
+		says = fmt.Sprintf("Up to %s tokens, %s users and %s decisions are kept in this process, since whoever can make tokens and users shall not fill its memory. With more in rotation than fit, what a request needs has been evicted just before: "+
+			"with %s users, %s of the tokens were known, and the others' signatures were verified anew; contexts came from Redis, with %s calls a request. It is not policy that is asked again: %s of the decisions were in the cache.",
+			counted(maxTokens), counted(maxUsers), counted(maxDecisions), counted(last.x), report.Share.Format(last.each("authorizer_proxy_token_cache_hits_total")),
+			report.Count.Format(last.each("authorizer_proxy_cache_operation_duration_seconds_count")), report.Share.Format(last.hits))
+	}
+	t.Charts[0].Says = fmt.Sprintf("The cost of a request goes %s. %s", fromTo(rungs, costOf, report.Seconds), says)
+	t.Charts[1].Says = fmt.Sprintf("Memory goes %s: it grows with each user's token, context and decision, up to their limits.", fromTo(rungs, residentOf, report.Bytes))
 	return []report.Table{t}, nil
 }
+
+// What the proxy keeps of each in its process; the sentence of the users tells of it.
+const (
+	maxTokens    = 8192
+	maxUsers     = 10_000
+	maxDecisions = 100_000 // CACHE_MAX_SIZE
+)
 
 // decisionsPart fills the decision cache.
 func (b *bench) decisionsPart(ctx context.Context) ([]report.Table, error) {

@@ -6,6 +6,7 @@ import "time"
 type Size struct {
 	Rounds  int           // slices that a number is the median of
 	Slice   time.Duration // of a slice at saturation or at a constant rate
+	Rung    time.Duration // of a slice of a ladder
 	Profile time.Duration // of the slice that is profiled
 	Think   time.Duration // of a slice of a closed loop with think time
 	VUs     []int         // steps of the ramp
@@ -25,15 +26,15 @@ type Size struct {
 }
 
 var full = Size{
-	Rounds: 3, Slice: 3 * time.Second, Profile: 10 * time.Second, Think: 10 * time.Second, VUs: []int{5, 10, 20, 30, 40, 50},
+	Rounds: 3, Slice: 3 * time.Second, Rung: 2 * time.Second, Profile: 10 * time.Second, Think: 10 * time.Second, VUs: []int{5, 10, 20, 30, 40, 50},
 	Warm: 5000, Cold: 1000, Slow: 50, URLs: 10_000,
 	Revocations: 150, Activations: 15,
-	Cores: []int{1, 2}, Users: []int{1, 100, 1000, 10_000, 30_000}, Decisions: []int{1000, 10_000, 30_000, 100_000}, Of: 1000,
+	Cores: []int{1, 2}, Users: []int{1, 100, 1000, 10_000, 100_000}, Decisions: []int{1000, 10_000, 30_000, 100_000}, Of: 1000,
 	Roles: []int{1, 10, 50, 200, 500}, Header: []int{256, 2 << 10, 6 << 10, 12 << 10},
 }
 
 var quick = Size{
-	Rounds: 2, Slice: 700 * time.Millisecond, Profile: 3 * time.Second, Think: 4 * time.Second, VUs: []int{5, 20, 50},
+	Rounds: 2, Slice: 700 * time.Millisecond, Rung: 600 * time.Millisecond, Profile: 3 * time.Second, Think: 4 * time.Second, VUs: []int{5, 20, 50},
 	Warm: 1000, Cold: 200, Slow: 10, URLs: 10_000,
 	Revocations: 24, Activations: 3,
 	Cores: []int{1, 2}, Users: []int{1, 100, 1000}, Decisions: []int{1000, 5000}, Of: 100,
