@@ -163,7 +163,13 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 		if err != nil {
 			b.say("        void: %v", err)
 		}
-		r.Tables = append(r.Tables, b.dressed(p, tables, err)...)
+		dressed := b.dressed(p, tables, err)
+		r.Tables = append(r.Tables, dressed...)
+		for _, h := range p.tables {
+			if b.wantsTable(h) && !slices.ContainsFunc(dressed, func(t report.Table) bool { return t.ID == h.id }) {
+				r.LeftOut = append(r.LeftOut, h.title+": needs a stack that the run controls")
+			}
+		}
 	}
 	if o.Target == "" {
 		if b.st != nil {
@@ -176,7 +182,11 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 }
 
 func (b *bench) wanted(p part) bool {
-	return len(b.Only) == 0 || slices.ContainsFunc(p.tables, func(h heading) bool { return slices.Contains(b.Only, h.id) })
+	return slices.ContainsFunc(p.tables, b.wantsTable)
+}
+
+func (b *bench) wantsTable(h heading) bool {
+	return len(b.Only) == 0 || slices.Contains(b.Only, h.id)
 }
 
 func (p part) titles() string {
@@ -210,7 +220,7 @@ func (b *bench) measure(ctx context.Context, p part) ([]report.Table, error) {
 // that came without numbers says why.
 func (b *bench) dressed(p part, tables []report.Table, failed error) (all []report.Table) {
 	for _, h := range p.tables {
-		if len(b.Only) > 0 && !slices.Contains(b.Only, h.id) {
+		if !b.wantsTable(h) {
 			continue
 		}
 		t := report.Table{ID: h.id}

@@ -116,6 +116,19 @@ func TestTarget(t *testing.T) {
 				if !slices.Equal(got, []string{"latency", "load"}) {
 					t.Errorf("tables %q", got)
 				}
+				// Every other table is told of.
+				left := strings.Join(r.LeftOut, "\n")
+				for _, p := range parts {
+					for _, h := range p.tables {
+						if (r.Table(h.id) == nil) != strings.Contains(left, h.title) {
+							t.Errorf("%s: table %v, left out:\n%s", h.id, r.Table(h.id) != nil, left)
+						}
+					}
+				}
+				var page strings.Builder
+				if err := r.WriteMarkdown(&page); err != nil || strings.Contains(page.String(), "share this machine") || strings.Contains(page.String(), "versions") {
+					t.Errorf("%v: the page claims what is not known:\n%.2000s", err, page.String())
+				}
 				return
 			}
 			for _, table := range r.Tables {

@@ -12,7 +12,6 @@ var pageText string
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"svg":    func(c Chart) template.HTML { return template.HTML(c.SVG()) }, // all its text is escaped
 	"spread": spread,
-	"legend": func() string { return legend },
 }).Parse(pageText))
 
 // WriteHTML writes the page: one file with its style and pictures in it.

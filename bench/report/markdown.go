@@ -18,7 +18,7 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 	for _, warning := range r.Warnings {
 		fmt.Fprintf(&b, "\n**Beware:** %s\n", plain(warning))
 	}
-	fmt.Fprintf(&b, "\n%s\n", legend)
+	fmt.Fprintf(&b, "\n%s\n", r.Legend())
 	if len(r.Budgets) > 0 {
 		b.WriteString("\n## Budgets\n\n| promise | limit | measured | |\n|---|---|---|---|\n")
 		for _, x := range r.Budgets {
@@ -38,10 +38,18 @@ func (r *Report) WriteMarkdown(w io.Writer) error {
 	return err
 }
 
-// legend explains what stands in every table.
+// Legend explains what stands in every table.
+func (r *Report) Legend() string {
+	where := "Load generator, proxy, OPA, Redis and the stand-in API share this machine."
+	if r.Target != "" {
+		where = "The machine above is that of the load generator; the target and all that belongs to it may be elsewhere."
+	}
+	return legend + where
+}
+
 const legend = "± is half the spread between the slices that a number is the median of. The figures under “reference” are those that the earlier TypeScript proxy " +
 	"published for a laptop of its own (M3 Max): they say what was promised before, not what it would do on this machine. Everything under one heading was measured " +
-	"in the same run, with its slices interleaved. Load generator, proxy, OPA, Redis and the stand-in API share this machine."
+	"in the same run, with its slices interleaved. "
 
 func (r *Report) summary() string {
 	kind := "Full run"
@@ -72,7 +80,10 @@ func (m Machine) Facts() [][2]string {
 	for _, name := range names {
 		versions = append(versions, name+" "+m.Versions[name])
 	}
-	return append(facts, [2]string{"versions", strings.Join(versions, ", ")})
+	if len(versions) > 0 { // those of a target are not known
+		facts = append(facts, [2]string{"versions", strings.Join(versions, ", ")})
+	}
+	return facts
 }
 
 func (t Table) markdown(b *strings.Builder) {
