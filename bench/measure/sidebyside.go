@@ -15,7 +15,8 @@ import (
 func (b *bench) rampPart(ctx context.Context) ([]report.Table, error) {
 	next := b.data.Mixed(b.front.url, b.tokens)
 	slices := make([][]slice, len(b.size.VUs))
-	for range b.size.Rounds {
+	for round := range b.size.Rounds {
+		b.say("        round %d of %d", round+1, b.size.Rounds)
 		for i, users := range b.size.VUs {
 			s, err := b.slice(ctx, b.front, load.Options{Connections: users, Think: b.think(), Duration: b.size.Think / 3}, next, nil)
 			if err != nil {
@@ -140,7 +141,8 @@ func (b *bench) saturationPart(ctx context.Context) ([]report.Table, error) {
 	}
 	rounds := max(b.size.Rounds, b.size.Rounds*5/3)
 	slices := make([][]slice, len(all))
-	for range rounds {
+	for round := range rounds {
+		b.say("        round %d of %d", round+1, rounds)
 		for i, s := range all {
 			got, err := b.slice(ctx, s, load.Options{Connections: saturated, Duration: b.size.Slice}, same(b.read(s.url)), nil)
 			if err != nil {
@@ -219,6 +221,7 @@ func rates(slices []slice) (all []float64) {
 // rateTable is the latency of each subject at one constant rate.
 func (b *bench) rateTable(ctx context.Context, subjects []*subject, rate float64) (report.Table, error) {
 	slices := make([][]slice, len(subjects))
+	b.say("        at %s", report.Rate.Format(report.Of(rate)))
 	for range b.size.Rounds {
 		for i, s := range subjects {
 			got, err := b.slice(ctx, s, load.Options{Connections: saturated, Rate: rate, Duration: b.size.Slice}, same(b.read(s.url)), nil)
