@@ -180,8 +180,8 @@ func (b *bench) profileTable(uses map[string]use, got slice, hops []slice, hop u
 	ofHop := overSlices(hops, slice.cost)
 	t := report.Table{
 		ID: "profile", First: "what for",
-		About: fmt.Sprintf("A CPU profile of this proxy, taken for %v with the request and the load of “side by side”, in a slice of its own. Each sample counts for the stage that its call stack is in; "+
-			"what allocates, collects and schedules counts for the runtime, wherever it was called from. The kernel's part is that of system calls; the bare hop's, which has no profiler, is as Linux counts it.", b.size.Profile),
+		About: fmt.Sprintf("A CPU profile of this proxy, taken for %v with the request and the load of “side by side”, in a slice of its own: %.0f samples, one for each 10 ms of processor time. Each counts for the stage that its call stack is in; "+
+			"what allocates, collects and schedules counts for the runtime, wherever it was called from. The kernel's part is that of system calls; the bare hop's, which has no profiler, is as Linux counts it.", b.size.Profile, all.sum()*100),
 		Columns: []report.Column{
 			{Name: "share", Unit: report.Share, Better: report.Less}, {Name: "in the program", Unit: report.Share}, {Name: "in the kernel", Unit: report.Share},
 			{Name: "CPU per request", Unit: report.Seconds, Better: report.Less}, {Name: "bare hop too", Unit: report.Plain},
@@ -216,8 +216,11 @@ func (b *bench) profileTable(uses map[string]use, got slice, hops []slice, hop u
 		micro := func(seconds float64) string { return report.Seconds.Format(report.Of(seconds)) }
 		t.Notes = []string{fmt.Sprintf("This proxy took %s for a request while it was profiled, and the bare hop %s in the slices before and after: %s more. What the bare hop does not do at all takes %s.",
 			micro(cost), micro(ofHop.Number), micro(max(cost-ofHop.Number, 0)), micro(added/all.sum()*cost))}
+		if hop.sum() > 0 {
+			t.Notes[0] += fmt.Sprintf(" In the kernel the two spend %s and %s.", micro(all.kernel/all.sum()*cost), micro(hop.kernel/hop.sum()*ofHop.Number))
+		}
 	}
-	chart.Says = fmt.Sprintf("%s of the time is the kernel's, which reads and writes four times for a request of any proxy; %s of it is nothing that a stage is known for.",
+	chart.Says = fmt.Sprintf("%s of the time is the kernel's, mostly for the two reads and two writes that a request costs any proxy; of %s no stage is known.",
 		report.Share.Format(report.Of(all.kernel/all.sum())), report.Share.Format(report.Of(uses[unclassified].sum()/all.sum())))
 	t.Charts = []report.Chart{chart}
 	return t
