@@ -22,6 +22,10 @@ func (b *bench) fresh(ctx context.Context, name string, env map[string]string) (
 	return s, func() { _ = p.Stop() }, err
 }
 
+// patient lets a proxy wait longer for OPA than by default: where tens of thousands
+// of questions fill a cache, a machine that is busy shall make it slow, not void.
+var patient = map[string]string{"OPA_TIMEOUT": "10000"}
+
 // step is a rung of a ladder: after its new calls were each sent once, all calls
 // are sent in turn.
 type step struct {
@@ -321,7 +325,7 @@ func (c *crowd) grow(ctx context.Context, n int, at string) ([]*load.Call, error
 
 // usersPart lets more and more users take turns.
 func (b *bench) usersPart(ctx context.Context) ([]report.Table, error) {
-	s, stop, err := b.fresh(ctx, "users", nil)
+	s, stop, err := b.fresh(ctx, "users", patient)
 	if err != nil {
 		return nil, err
 	}
@@ -364,7 +368,7 @@ const (
 
 // decisionsPart fills the decision cache.
 func (b *bench) decisionsPart(ctx context.Context) ([]report.Table, error) {
-	s, stop, err := b.fresh(ctx, "decisions", nil)
+	s, stop, err := b.fresh(ctx, "decisions", patient)
 	if err != nil {
 		return nil, err
 	}

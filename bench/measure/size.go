@@ -34,7 +34,7 @@ var full = Size{
 }
 
 var quick = Size{
-	Rounds: 2, Slice: 700 * time.Millisecond, Rung: 600 * time.Millisecond, Profile: 3 * time.Second, Think: 4 * time.Second, VUs: []int{5, 20, 50},
+	Rounds: 2, Slice: 700 * time.Millisecond, Rung: 600 * time.Millisecond, Profile: 2 * time.Second, Think: 4 * time.Second, VUs: []int{5, 20, 50},
 	Warm: 1000, Cold: 200, Slow: 10, URLs: 10_000,
 	Revocations: 24, Activations: 3,
 	Cores: []int{1, 2}, Users: []int{1, 100, 1000}, Decisions: []int{1000, 5000}, Of: 100,
