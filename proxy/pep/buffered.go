@@ -11,7 +11,7 @@ import (
 
 const (
 	bufferFlush = 64 << 10               // bytes after which the buffer is written
-	bufferMax   = 1 << 20                // bytes it may hold while writing fails
+	bufferMax   = 1 << 20                // bytes it may hold while others are being written
 	bufferPause = 100 * time.Millisecond // longest time a record waits in it; pause between attempts
 )
 
@@ -19,7 +19,8 @@ var recordErrors = metrics.NewCounter(`authorizer_proxy_record_write_errors_tota
 
 // Buffered is the writer of decision records: it writes in large pieces and drops
 // nothing. While its target fails it keeps what it holds and tries again; when it
-// is full, Write waits. Safe for concurrent use.
+// is full, Write waits. Safe for concurrent use: while one caller writes a piece,
+// the others go on and fill the next.
 type Buffered struct {
 	w io.Writer
 
@@ -27,6 +28,9 @@ type Buffered struct {
 
 	mu      sync.Mutex
 	pending []byte
+
+	writing sync.Mutex
+	piece   []byte // what is being written, older than all that is pending
 
 	done chan struct{}
 	gone sync.WaitGroup
@@ -53,43 +57,74 @@ func NewBuffered(w io.Writer) *Buffered {
 // Write takes a record. It fails only for a target that fails after Close.
 func (b *Buffered) Write(record []byte) (int, error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.pending = append(b.pending, record...)
-	if len(b.pending) < bufferFlush {
-		return len(record), nil
-	}
-	err := b.flush()
-	for err != nil && len(b.pending) >= bufferMax {
-		select {
-		case <-b.done:
+	held := len(b.pending)
+	b.mu.Unlock()
+	if held >= bufferMax {
+		if err := b.makeRoom(); err != nil {
 			return 0, err
-		case <-time.After(bufferPause):
 		}
-		err = b.flush()
+	} else if held >= bufferFlush && b.writing.TryLock() {
+		_ = b.flush(bufferFlush) // counted, kept and tried again
+		b.writing.Unlock()
 	}
 	return len(record), nil
 }
 
-// Flush writes what is held.
-func (b *Buffered) Flush() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.flush()
+// makeRoom waits until the buffer is not full.
+func (b *Buffered) makeRoom() error {
+	b.writing.Lock()
+	defer b.writing.Unlock()
+	for b.held() >= bufferMax {
+		err := b.flush(bufferFlush)
+		if err == nil {
+			continue
+		}
+		select {
+		case <-b.done:
+			return err
+		case <-time.After(bufferPause):
+		}
+	}
+	return nil
 }
 
-func (b *Buffered) flush() error {
-	if len(b.pending) == 0 {
-		return nil
+func (b *Buffered) held() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.pending)
+}
+
+// Flush writes what is held.
+func (b *Buffered) Flush() error {
+	b.writing.Lock()
+	defer b.writing.Unlock()
+	return b.flush(1)
+}
+
+// flush writes what is left of a piece, and then what is pending as long as that is
+// so many bytes. The caller holds writing.
+func (b *Buffered) flush(least int) error {
+	for {
+		if len(b.piece) == 0 {
+			b.mu.Lock()
+			if len(b.pending) >= least {
+				b.piece, b.pending = b.pending, b.piece
+			}
+			b.mu.Unlock()
+		}
+		if len(b.piece) == 0 {
+			return nil
+		}
+		b.stuck.CompareAndSwap(0, time.Now().UnixNano())
+		n, err := b.w.Write(b.piece)
+		b.piece = append(b.piece[:0], b.piece[n:]...)
+		if err != nil {
+			recordErrors.Inc()
+			return err
+		}
+		b.stuck.Store(0)
 	}
-	b.stuck.CompareAndSwap(0, time.Now().UnixNano())
-	n, err := b.w.Write(b.pending)
-	b.pending = append(b.pending[:0], b.pending[n:]...)
-	if err != nil {
-		recordErrors.Inc()
-		return err
-	}
-	b.stuck.Store(0)
-	return nil
 }
 
 // Stuck is how long records have been kept from their target, which fails or does

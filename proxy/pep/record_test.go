@@ -340,6 +340,33 @@ func TestBuffered(t *testing.T) {
 			t.Errorf("%d bytes of %d", n, records*len(record))
 		}
 	})
+	t.Run("while one writes a piece, others do not wait for the target", func(t *testing.T) {
+		r, w := io.Pipe() // writing waits for a reader
+		b := NewBuffered(w)
+		line := bytes.Repeat([]byte("x"), bufferFlush)
+		first := make(chan struct{})
+		go func() {
+			_, _ = b.Write(line)
+			close(first)
+		}()
+		until(t, func() bool { return b.Stuck() > 0 })
+		if n, err := b.Write([]byte("y")); n != 1 || err != nil {
+			t.Error(n, err)
+		}
+		read := make(chan []byte)
+		go func() {
+			all, _ := io.ReadAll(r)
+			read <- all
+		}()
+		<-first
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = w.Close()
+		if all := <-read; string(all) != string(line)+"y" {
+			t.Errorf("%d bytes came", len(all))
+		}
+	})
 	t.Run("a target that fails for good does not hold up the stop", func(t *testing.T) {
 		b := NewBuffered(dead{})
 		waiting := make(chan error, 1)
@@ -351,13 +378,7 @@ func TestBuffered(t *testing.T) {
 				}
 			}
 		}()
-		until(t, func() bool {
-			if !b.mu.TryLock() {
-				return true // Write waits
-			}
-			defer b.mu.Unlock()
-			return len(b.pending) >= bufferMax
-		})
+		until(t, func() bool { return b.held() >= bufferMax })
 		if err := b.Close(); err == nil {
 			t.Error("Close does not tell")
 		}
