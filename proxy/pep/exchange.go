@@ -31,7 +31,7 @@ type exchange struct {
 	then func(*Handler, *exchange) error // what is left to do once the body may come
 
 	event   Event
-	mark    time.Time // end of the stage before
+	mark    time.Duration // end of the stage before, since the start
 	id      [idLength]byte
 	cookies []byte
 }
@@ -42,8 +42,7 @@ func (h *Handler) begin(rc *fasthttp.RequestCtx) *exchange {
 	h.inFlight.Add(1)
 	x := exchanges.Get().(*exchange)
 	x.rc = rc
-	x.mark = time.Now()
-	x.event.Start = x.mark
+	x.event.Start = time.Now()
 	newID(&x.id)
 	x.event.RequestID = unsafe.String(&x.id[0], len(x.id))
 	x.event.Method = view(rc.Method())
@@ -61,10 +60,11 @@ func newID(id *[idLength]byte) {
 	hex.Encode(id[:], raw[:])
 }
 
-// lap gives the time since the stage before to a stage.
+// lap gives the time since the stage before to a stage. Counting from the start
+// takes half as long as asking what time it is.
 func (x *exchange) lap(d *time.Duration) {
-	now := time.Now()
-	*d += now.Sub(x.mark)
+	now := time.Since(x.event.Start)
+	*d += now - x.mark
 	x.mark = now
 }
 

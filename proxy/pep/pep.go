@@ -233,7 +233,7 @@ const soon = 10 * time.Millisecond
 // again identifies the caller anew if that was some time ago, and reports whether
 // it did: a right may have been taken away while the body came.
 func (h *Handler) again(x *exchange) (bool, error) {
-	if time.Since(x.mark) < soon {
+	if time.Since(x.event.Start)-x.mark < soon {
 		return false, nil
 	}
 	return true, h.identify(x)
