@@ -285,12 +285,17 @@ func constraints(given json.RawMessage, offices []string) json.RawMessage {
 // entry is a cached decision, small because there are many: what thousands of
 // decisions have in common is held once. It is immutable.
 type entry struct {
-	reason      unique.Handle[string]
-	constraints unique.Handle[string]
-	id          string
-	term        // its epoch has the revision
+	verdict unique.Handle[verdict]
+	id      string
+	term    // its epoch has the revision
+}
+
+// verdict is what decisions have in common.
+type verdict struct {
 	allow       bool
 	byOPA       bool // the id is OPA's own
+	reason      string
+	constraints string
 }
 
 // store keeps an answer for equal questions of its epoch.
@@ -312,23 +317,23 @@ func (d *Decider) store(key [32]byte, a answer) {
 		return
 	}
 	d.entries.Set(key, &entry{
-		reason:      unique.Make(a.decision.Reason),
-		constraints: unique.Make(string(a.decision.Constraints)),
-		id:          a.decision.ID,
-		term:        a.term,
-		allow:       a.decision.Allow,
-		byOPA:       a.decision.OPAID != "",
+		verdict: unique.Make(verdict{
+			allow: a.decision.Allow, byOPA: a.decision.OPAID != "",
+			reason: a.decision.Reason, constraints: string(a.decision.Constraints),
+		}),
+		id:   a.decision.ID,
+		term: a.term,
 	}, a.ends-now)
 }
 
 // decision is the entry as it was answered, start being the Decider's.
 func (e *entry) decision(start time.Time) authz.Decision {
-	shared := e.constraints.Value()
+	v := e.verdict.Value()
 	decision := authz.Decision{
-		Allow: e.allow, Reason: e.reason.Value(), Constraints: unsafe.Slice(unsafe.StringData(shared), len(shared)),
+		Allow: v.allow, Reason: v.reason, Constraints: unsafe.Slice(unsafe.StringData(v.constraints), len(v.constraints)),
 		ID: e.id, Revision: e.epoch.revision, Asked: start.Add(e.asked), Source: authz.FromCache,
 	}
-	if e.byOPA {
+	if v.byOPA {
 		decision.OPAID = e.id
 	}
 	return decision
