@@ -39,12 +39,17 @@ const (
 // Compare lists the numbers that both runs have, in the order of the first, and
 // what stands against comparing them.
 func Compare(a, b *Report) (changes []Change, doubts []string) {
-	switch {
-	case a.Machine.CPU != b.Machine.CPU || a.Machine.Cores != b.Machine.Cores:
+	if a.Machine.CPU != b.Machine.CPU || a.Machine.Cores != b.Machine.Cores {
 		doubts = append(doubts, fmt.Sprintf("the machines differ: %s with %d cores, %s with %d cores; only ratios compare",
 			a.Machine.CPU, a.Machine.Cores, b.Machine.CPU, b.Machine.Cores))
-	case a.Quick != b.Quick:
+	}
+	if a.Quick != b.Quick {
 		doubts = append(doubts, "one run was quick, the other full")
+	}
+	for i, r := range []*Report{a, b} {
+		if void := r.Voided(); len(void) > 0 {
+			doubts = append(doubts, fmt.Sprintf("the %s run has no numbers for %s", [...]string{"earlier", "later"}[i], strings.Join(void, ", ")))
+		}
 	}
 	doubts = append(append(doubts, a.Warnings...), b.Warnings...)
 	for _, t := range a.Tables {

@@ -217,7 +217,7 @@ func TestStatistics(t *testing.T) {
 func TestCompare(t *testing.T) {
 	run := func(values ...Value) *Report {
 		r := sample()
-		r.Warnings = nil
+		r.Warnings, r.Tables = nil, r.Tables[:1]
 		r.Tables[0].Rows = []Row{{Name: "headgate", Values: values}}
 		return r
 	}
@@ -250,9 +250,9 @@ func TestCompare(t *testing.T) {
 	}
 
 	other := run(steady(1))
-	other.Machine.CPU, other.Tables[0].Void = "Another", "broken"
+	other.Machine.CPU, other.Tables[0].Void, other.Quick = "Another", "broken", !other.Quick
 	changes, doubts := Compare(run(steady(1)), other)
-	if len(changes) != 0 || len(doubts) != 1 || !strings.Contains(doubts[0], "Another") {
+	if len(changes) != 0 || len(doubts) != 3 || !strings.Contains(doubts[0], "Another") || !strings.Contains(doubts[1], "quick") || !strings.Contains(doubts[2], "the later run has no numbers for one") {
 		t.Errorf("%v, %q", changes, doubts)
 	}
 
