@@ -2,12 +2,24 @@ package observe
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
+	"io"
 	"maps"
+	"math/big"
+	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,8 +29,8 @@ import (
 )
 
 // The faults that are made here, and the alerts that must fire in each. The others
-// fire in rules_test.yml alone, since it takes a bug, a full disk, thousands of
-// connections or hours to cause them: see elsewhere.
+// fire in rules_test.yml alone, since it takes a bug or hours to cause them: see
+// elsewhere.
 var faults = []fault{
 	{"a start with policy in report mode", nil, nil,
 		[]string{"HeadgateReportMode warning"}},
@@ -38,6 +50,20 @@ var faults = []fault{
 		[]string{"HeadgatePolicyUnconfirmed warning", "HeadgateNotReady critical", "HeadgateNoDecision critical", "HeadgateOPASlow warning",
 			"HeadgateOPASlow critical", "HeadgateOPAQueue warning", "HeadgateOPAShed critical", "HeadgateAddsLatency warning",
 			"HeadgateLatency warning", "HeadgateLatency critical"}},
+	{"thousands of connections", (*drill).connect, (*drill).disconnect,
+		[]string{"HeadgateConnections warning", "HeadgateConnectionsRefused warning"}},
+	{"bodies that do not end", (*drill).upload, (*drill).disconnect,
+		[]string{"HeadgateBodies warning"}},
+	{"few files may be open", (*drill).fewFiles, (*drill).manyFiles,
+		[]string{"HeadgateFiles warning"}},
+	{"a certificate that ends tomorrow, and a new one that does not fit its key", (*drill).oldCertificate, (*drill).leave,
+		[]string{"HeadgateCertificateEnds warning", "HeadgateCertificateUnread warning"}},
+	{"a replica whose OPA runs a bundle without a revision", (*drill).otherPolicy, (*drill).leave,
+		[]string{"HeadgatePoliciesDiffer warning", "HeadgateNotCached warning"}},
+	{"nobody reads the decision records", (*drill).recordsUnread, (*drill).leave,
+		[]string{"HeadgateRecordsStuck critical"}},
+	{"the disk of the decision records is full", (*drill).recordsRefused, (*drill).leave,
+		[]string{"HeadgateRecordErrors critical"}},
 	{"the proxy restarts", (*drill).restartProxy, nil,
 		[]string{"HeadgateRestarts warning"}},
 	{"the proxy is killed", (*drill).killProxy, nil,
@@ -46,11 +72,7 @@ var faults = []fault{
 		[]string{"HeadgateMissing critical"}},
 }
 
-var elsewhere = []string{
-	"HeadgatePanics warning", "HeadgateCertificateEnds warning", "HeadgateNotCached warning", "HeadgatePoliciesDiffer warning",
-	"HeadgateKeysOld warning", "HeadgateKeysOld critical", "HeadgateConnections warning", "HeadgateConnectionsRefused warning",
-	"HeadgateBodies warning", "HeadgateFiles warning", "HeadgateRecordsStuck critical", "HeadgateRecordErrors critical",
-}
+var elsewhere = []string{"HeadgatePanics warning", "HeadgateKeysOld warning", "HeadgateKeysOld critical"}
 
 type fault struct {
 	name string
@@ -67,6 +89,9 @@ type drill struct {
 
 	once  map[string]bool
 	calls int // distinct questions asked so far
+
+	open   []io.Closer     // connections and files of the present fault
+	beside []*stack.Beside // processes of the present fault
 }
 
 // Every expression of rules and dashboard yields a series on a running stack,
@@ -76,11 +101,13 @@ func TestLive(t *testing.T) {
 	p := startPrometheus(t)
 	st := stack.New(t, stack.Options{Env: map[string]string{
 		"ENFORCE": "report", "LOG_LEVEL": "error", "OPA_TIMEOUT": "3000", "POLICY_LEASE": "3s", // time to see OPA hang
+		"BODY_INSPECT_MAX": "1MiB", "BODY_INSPECT_TOTAL": "2MiB",
 	}})
 	if st.RedisServer == nil {
 		t.Skip("left out: redis-server is not installed")
 	}
 	d := &drill{t: t, st: st, p: p}
+	t.Cleanup(func() { d.disconnect() })
 	p.scrape(t, st.Admins...)
 	d.traffic()
 	audit(t, st)
@@ -308,6 +335,166 @@ func (d *drill) hangOPA() {
 func (d *drill) resumeOPA() {
 	d.must(d.st.OPAServer.Resume())
 	d.must(d.st.WaitReady(d.t.Context()))
+}
+
+// connect opens as many connections as the proxy serves, from as many addresses as
+// that takes, and some more; each is given ten seconds to say something.
+func (d *drill) connect() {
+	d.disconnect()
+	const addresses, each = 4, 4200
+	proxy := strings.TrimPrefix(d.st.Proxy, "http://")
+	for i := range addresses {
+		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, byte(10+i))}, Timeout: 5 * time.Second}
+		for range each {
+			c, err := from.DialContext(d.t.Context(), "tcp", proxy)
+			if err != nil {
+				d.t.Fatalf("connection %d: %v", len(d.open), err)
+			}
+			d.open = append(d.open, c)
+		}
+	}
+}
+
+func (d *drill) disconnect() {
+	for _, c := range d.open {
+		_ = c.Close()
+	}
+	d.open = nil
+}
+
+// upload sends most of a body that is read for its attributes, as each of two users:
+// one alone may not have all the memory there is for them.
+func (d *drill) upload() {
+	if !d.first("upload") {
+		return
+	}
+	for _, user := range []string{"M5HECTEST", "DAMOP001"} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(d.st.Proxy, "http://"))
+		d.must(err)
+		d.open = append(d.open, c)
+		_, err = fmt.Fprintf(c, "POST /cwms-data/timeseries HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer %s\r\nContent-Length: 1000000\r\n\r\n%s",
+			d.st.Tokens[user], strings.Repeat(" ", 900_000))
+		d.must(err)
+	}
+}
+
+// fewFiles lets the proxy open few more files than it has.
+func (d *drill) fewFiles() {
+	if d.first("limit") {
+		open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", d.st.Replicas[0].PID()))
+		d.must(err)
+		d.limitFiles(len(open) + len(open)/10)
+	}
+}
+
+func (d *drill) manyFiles() { d.limitFiles(20_000) }
+
+func (d *drill) limitFiles(n int) {
+	out, err := exec.Command("prlimit", fmt.Sprint("--pid=", d.st.Replicas[0].PID()), fmt.Sprint("--nofile=", n, ":")).CombinedOutput()
+	if err != nil {
+		d.t.Fatalf("%v: %s", err, out)
+	}
+}
+
+// join adds a proxy with settings of its own to the fleet, once in a fault, and
+// sends it questions; leave takes it away.
+func (d *drill) join(name string, prepare func() map[string]string) {
+	if d.first("join") {
+		b, err := d.st.AddProxy(d.t.Context(), name, prepare())
+		d.must(err)
+		d.beside = append(d.beside, b)
+		d.p.scrape(d.t, append(slices.Clone(d.st.Admins), b.Admin)...)
+	}
+	proxy := d.beside[len(d.beside)-1]
+	call := &load.Call{Name: name, URL: proxy.URL + series + "SWT", Header: d.bearer("M5HECTEST")}
+	d.run(load.Options{Connections: 4, Requests: 100, Timeout: time.Second}, func(int64) *load.Call { return call })
+}
+
+func (d *drill) leave() {
+	d.p.scrape(d.t, d.st.Admins...)
+	d.disconnect()
+	for _, b := range slices.Backward(d.beside) {
+		d.must(b.Kill())
+	}
+	d.beside = nil
+}
+
+func (d *drill) oldCertificate() {
+	certificate, key := filepath.Join(d.st.Dir(), "cert.pem"), filepath.Join(d.st.Dir(), "key.pem")
+	d.join("old-certificate", func() map[string]string {
+		selfSigned(d.t, certificate, key, 24*time.Hour)
+		return map[string]string{"TLS_CERT": certificate, "TLS_KEY": key}
+	})
+	if d.first("another certificate") {
+		selfSigned(d.t, certificate, key+".other", 24*time.Hour)
+	}
+}
+
+// otherPolicy is a replica with an OPA of its own, whose bundle somebody built by
+// hand.
+func (d *drill) otherPolicy() {
+	d.join("other-policy", func() map[string]string {
+		root, err := stack.Root()
+		d.must(err)
+		bundle := filepath.Join(d.st.Dir(), "by-hand.tar.gz")
+		out, err := exec.CommandContext(d.t.Context(), d.st.OPABinary, "build", "-b", "--ignore", "*_test.rego", "-o", bundle, filepath.Join(root, "opa", "policy")).CombinedOutput()
+		if err != nil {
+			d.t.Fatalf("%v: %s", err, out)
+		}
+		address, err := stack.FreeAddress()
+		d.must(err)
+		opa, err := d.st.Spawn(d.t.Context(), "opa-by-hand", d.st.OPABinary, "http://"+address+"/health?bundles",
+			"run", "--server", "--addr", address, "--log-level", "error", "--set", "decision_logs.console=true", "--set", "bundles.headgate.resource=file://"+bundle)
+		d.must(err)
+		d.beside = append(d.beside, opa)
+		return map[string]string{"OPA_URL": "http://" + address}
+	})
+}
+
+// recordsUnread is a replica whose standard output is a pipe that nobody reads.
+func (d *drill) recordsUnread() {
+	d.join("records-unread", func() map[string]string {
+		pipe := filepath.Join(d.st.Dir(), "records-unread.out")
+		d.must(syscall.Mkfifo(pipe, 0o600))
+		f, err := os.OpenFile(pipe, os.O_RDWR, 0)
+		d.must(err)
+		d.open = append(d.open, f)
+		return nil
+	})
+}
+
+func (d *drill) recordsRefused() {
+	d.join("records-refused", func() map[string]string {
+		d.must(os.Symlink("/dev/full", filepath.Join(d.st.Dir(), "records-refused.out")))
+		return nil
+	})
+}
+
+func selfSigned(t *testing.T, certificate, key string, life time.Duration) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(life),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{
+		certificate: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "PRIVATE KEY", Bytes: pkcs8},
+	} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // restartProxy starts it anew and returns when that was seen.
