@@ -1,7 +1,9 @@
 package containers
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -242,7 +244,7 @@ func TestHighAvailability(t *testing.T) {
 	}
 	p.docker("exec", p.container("proxy-1"), "/headgate", "invalidate", "--user", "DATAMGR001")
 	p.await("the revocation", func() bool { return revokedRead() == 403 })
-	wrong := 0
+	wrong, failover := 0, time.Now()
 	got = during(t, st, func() {
 		before := p.sentinel("get-master-addr-by-name", "contexts")
 		start := time.Now()
@@ -274,6 +276,7 @@ func TestHighAvailability(t *testing.T) {
 		watch.Wait()
 	})
 	only(t, "Sentinel failover", got)
+	p.slowest(failover, proxies...)
 	if wrong > 0 {
 		t.Errorf("%d answers by roles that are gone", wrong)
 	}
@@ -292,6 +295,32 @@ func TestHighAvailability(t *testing.T) {
 		if bad := got.status[502] + got.status[503] + got.status[504] + got.status[0]; bad > 40 {
 			t.Errorf("proxy-2 %s: %d requests are lost", f.what, bad)
 		}
+	}
+}
+
+// slowest tells where the time of the slowest requests went, by the proxies' own
+// records: what the load saw includes its own waiting for a free connection.
+func (p *project) slowest(since time.Time, proxies ...string) {
+	p.t.Helper()
+	type record struct {
+		Event, Subject, Source string
+		Total                  int64 `json:"total_us"`
+		Identify               int64 `json:"identify_us"`
+		Context                int64 `json:"context_us"`
+		Decide                 int64 `json:"decide_us"`
+		Forward                int64 `json:"forward_us"`
+	}
+	var all []record
+	for line := range strings.Lines(p.compose(append([]string{"logs", "--no-log-prefix", "--no-color", "--since", since.Format(time.RFC3339Nano)}, proxies...)...)) {
+		var r record
+		if json.Unmarshal([]byte(line), &r) == nil && r.Event == "decision" {
+			all = append(all, r)
+		}
+	}
+	slices.SortFunc(all, func(a, b record) int { return cmp.Compare(b.Total, a.Total) })
+	p.t.Logf("%d decision records, the slowest:", len(all))
+	for _, r := range all[:min(5, len(all))] {
+		p.t.Logf("  %d µs: identify %d, context %d, decide %d (%s), forward %d; subject %q", r.Total, r.Identify, r.Context, r.Decide, r.Source, r.Forward, r.Subject)
 	}
 }
 
