@@ -335,9 +335,8 @@ func byClaims(p *authz.Principal) authz.User {
 // learn finds out who p is: with one flight for all who show the same credential.
 // It belongs to none of them, so that one who leaves takes nothing from the others.
 func (s *Source) learn(ctx context.Context, p *authz.Principal) (*authz.Subject, error) {
-	credential := credentialOf(p)
-	var e *entry
-	for range maxFlights {
+	start, credential := s.now(), credentialOf(p)
+	for {
 		if r, ok := s.refused.Get(credential); ok {
 			return r.subject(p)
 		}
@@ -348,30 +347,33 @@ func (s *Source) learn(ctx context.Context, p *authz.Principal) (*authz.Subject,
 			if err := result.Err; err != nil {
 				return s.failed(p, credential, err)
 			}
-			e = result.Val.(*entry)
-		}
-		// The flight may have begun before this request: ask again, so that what is
-		// used is true now.
-		if e.once || s.stands(e, s.now()) {
-			return e.subject(p), nil
+			// What a flight found that took off after this request came was true since.
+			// One that was under way may have seen less: then there is one more, so that
+			// no request waits for a third while Redis comes and goes.
+			if f := result.Val.(landed); f.began >= start || f.once || s.stands(f.entry, s.now()) {
+				return f.subject(p), nil
+			}
 		}
 	}
-	// The context changes all the time. The last flight began after this request
-	// did, so what it found was true since.
-	return e.subject(p), nil
 }
 
-const maxFlights = 4
+// landed is what a flight found, and when it began.
+type landed struct {
+	*entry
+	began time.Duration
+}
 
 // flight is on its way to find out who p is, or takes off.
 func (s *Source) flight(p *authz.Principal, credential authz.Digest) <-chan singleflight.Result {
-	return s.flights.DoChan(string(credential[:]), func() (e any, err error) {
+	return s.flights.DoChan(string(credential[:]), func() (_ any, err error) {
 		if !s.working() {
 			return nil, errStopped
 		}
 		defer s.work.Done()
 		defer survive(&err)
-		return s.resolve(p)
+		began := s.now()
+		e, err := s.resolve(p)
+		return landed{e, began}, err
 	})
 }
 
