@@ -15,6 +15,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -37,7 +39,7 @@ type project struct {
 	profile []string
 	policy  string // what /policy of the bundle service is
 
-	proxyPort, issuerPort, lbPort int
+	proxyPort, issuerPort, lbPort, prometheusPort int
 }
 
 // newProject describes a deployment and takes it down with the test.
@@ -54,7 +56,7 @@ func newProject(t *testing.T, profile ...string) *project {
 		t: t, root: root, name: fmt.Sprintf("headgate-test-%d-%s", os.Getpid(), strings.ToLower(t.Name())),
 		files:   []string{"-f", "docker-compose.yml", "-f", "bench/containers/testdata/test.yml"},
 		profile: profile, policy: t.TempDir(),
-		proxyPort: freePort(t), issuerPort: freePort(t), lbPort: freePort(t),
+		proxyPort: freePort(t), issuerPort: freePort(t), lbPort: freePort(t), prometheusPort: freePort(t),
 	}
 	if err := os.CopyFS(p.policy, os.DirFS(filepath.Join(root, "opa"))); err != nil {
 		t.Fatal(err)
@@ -66,7 +68,7 @@ func newProject(t *testing.T, profile ...string) *project {
 		}
 	}
 	p.env = append(os.Environ(),
-		fmt.Sprint("PROXY_PORT=", p.proxyPort), fmt.Sprint("ISSUER_PORT=", p.issuerPort), fmt.Sprint("LB_PORT=", p.lbPort),
+		fmt.Sprint("PROXY_PORT=", p.proxyPort), fmt.Sprint("ISSUER_PORT=", p.issuerPort), fmt.Sprint("LB_PORT=", p.lbPort), fmt.Sprint("PROMETHEUS_PORT=", p.prometheusPort),
 		fmt.Sprint("REPLICAS_NET=172.30.", os.Getpid()%256), "POLICY="+p.policy, "COMPOSE_PROGRESS=plain")
 	return p
 }
@@ -174,7 +176,7 @@ func (p *project) attach() *stack.Stack {
 		AdminToken:      p.secret("admin_token"),
 		AuthorizeSecret: p.secret("authorize_secret"),
 	}
-	if len(p.profile) > 0 {
+	if slices.Contains(p.profile, "ha") {
 		info.Proxy = fmt.Sprint("http://127.0.0.1:", p.lbPort)
 	} else {
 		info.OPA = "http://" + net.JoinHostPort(p.address("opa", "policy"), "8181")
@@ -247,10 +249,14 @@ func ready(base string) string {
 
 func freePort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := stack.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	_, port, _ := net.SplitHostPort(address)
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
