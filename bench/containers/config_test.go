@@ -4,6 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
+	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -30,7 +33,7 @@ type service struct {
 	Deploy      struct {
 		Resources struct{ Limits map[string]any }
 	}
-	Volumes []struct{ Source string }
+	Volumes []struct{ Type, Source, Target string }
 }
 
 // Every service of every profile is held down: no root, nothing writable but named
@@ -106,6 +109,24 @@ func TestConfig(t *testing.T) {
 			if grace, err := time.ParseDuration(s.Grace); err != nil || grace <= took || took == 0 {
 				t.Errorf("%s is killed after %v and may take %v: %v", name, grace, took, err)
 			}
+		}
+	}
+	// What images look for must be where they look.
+	for _, want := range []struct{ service, target, file string }{
+		{"prometheus", "/etc/prometheus/prometheus.yml", ""}, {"prometheus", "/etc/prometheus/rules.yml", ""},
+		{"grafana", "/etc/grafana/provisioning", "datasources/prometheus.yml"}, {"grafana", "/etc/grafana/provisioning", "dashboards/headgate.yml"},
+		{"grafana", "/etc/grafana/dashboards", "headgate.json"},
+		{"k6", "/scripts", "stress.js"}, {"k6", "/scripts", "quick.js"},
+	} {
+		found := false
+		for _, v := range file.Services[want.service].Volumes {
+			if v.Type == "bind" && v.Target == want.target {
+				info, err := os.Stat(filepath.Join(v.Source, want.file))
+				found = err == nil && info.Mode().IsRegular()
+			}
+		}
+		if !found {
+			t.Errorf("%s has no %s", want.service, path.Join(want.target, want.file))
 		}
 	}
 	for name, internal := range map[string]bool{"clients": false, "upstream": false, "policy": true, "data": true, "replicas": true, "balanced": true} {

@@ -248,26 +248,16 @@ func policyEdit(t *testing.T, p *project, st *stack.Stack) {
 	}
 	started := p.docker("inspect", "-f", "{{.State.StartedAt}}", p.container("proxy"), p.container("opa"), p.container("bundles"))
 	file := filepath.Join(p.policy, "policy", "cwms", "public", "data.json")
-	before, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var data map[string]any
-	if err := json.Unmarshal(before, &data); err != nil {
-		t.Fatal(err)
-	}
-	data["public_read"] = []string{}
-	closed, _ := json.Marshal(data)
-	for _, step := range []struct {
-		content []byte
-		want    int
-	}{{closed, 403}, {before, 200}} {
-		if err := os.WriteFile(file, step.content, 0o644); err != nil {
-			t.Fatal(err)
+	before := closePublic(t, file)
+	for _, want := range []int{403, 200} {
+		if want == 200 {
+			if err := os.WriteFile(file, before, 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
 		p.compose("run", "--rm", "bundle")
-		took := p.await(fmt.Sprint("the answer ", step.want), func() bool { return status(public, "") == step.want })
-		t.Logf("%d after %v", step.want, took.Round(time.Millisecond))
+		took := p.await(fmt.Sprint("the answer ", want), func() bool { return status(public, "") == want })
+		t.Logf("%d after %v", want, took.Round(time.Millisecond))
 	}
 	if now := p.docker("inspect", "-f", "{{.State.StartedAt}}", p.container("proxy"), p.container("opa"), p.container("bundles")); now != started {
 		t.Errorf("something was started anew: %s, before %s", now, started)
