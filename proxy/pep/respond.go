@@ -119,10 +119,12 @@ func appendError(b []byte, status int, message, requestID string) []byte {
 	return append(b, `"}`...)
 }
 
+var requestID = []byte("X-Request-Id")
+
 // decorate sets what every answer carries, whoever gave it.
 func (h *Handler) decorate(x *exchange) {
 	header := &x.rc.Response.Header
-	header.Set("X-Request-Id", x.event.RequestID)
+	header.SetCanonical(requestID, x.id[:])
 	if h.draining.Load() {
 		x.rc.Response.SetConnectionClose()
 	}
