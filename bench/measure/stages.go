@@ -101,7 +101,7 @@ func (b *bench) stagesPart(ctx context.Context) ([]report.Table, error) {
 	}
 
 	b.say("        decisions that are not cached, and a plain client that asks OPA the same")
-	tcp, socket, err := b.questionsPart(ctx)
+	tcp, socket, err := b.questionsByTransport(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -122,9 +122,8 @@ func (b *bench) stagesPart(ctx context.Context) ([]report.Table, error) {
 // questions are what a proxy and a plain client got from OPA over one transport.
 type questions struct {
 	s           *subject
-	plain       *subject // OPA itself
-	socket      string   // where the plain client finds it; empty: at its address
-	name        string   // makes the questions over this transport its own
+	socket      string // where the plain client finds OPA; empty: at its address
+	name        string // makes the questions over this transport its own
 	allow, deny stages
 	asked       []slice   // by the plain client
 	ratios      []float64 // by slice
@@ -132,9 +131,9 @@ type questions struct {
 
 func (q *questions) ratio() report.Value { return report.Median(q.ratios) }
 
-// questionsPart asks OPA over TCP and over a Unix socket, by this proxy and by the
+// questionsByTransport asks OPA over TCP and over a Unix socket, by this proxy and by the
 // plain client, all in turns.
-func (b *bench) questionsPart(ctx context.Context) (tcp, socket *questions, err error) {
+func (b *bench) questionsByTransport(ctx context.Context) (tcp, socket *questions, err error) {
 	ask, err := b.plainQuestion(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -148,9 +147,8 @@ func (b *bench) questionsPart(ctx context.Context) (tcp, socket *questions, err 
 	if _, err := b.slice(ctx, local, load.Options{Connections: 1, Requests: 50}, same(b.read(local.url)), nil); err != nil {
 		return nil, nil, err
 	}
-	opa := &subject{name: "OPA", url: b.st.OPA}
-	tcp = &questions{s: b.front, plain: opa, name: "TCP"}
-	socket = &questions{s: local, plain: opa, name: "Unix", socket: strings.TrimPrefix(b.st.OPASocket, "unix://")}
+	tcp = &questions{s: b.front, name: "TCP"}
+	socket = &questions{s: local, name: "Unix", socket: strings.TrimPrefix(b.st.OPASocket, "unix://")}
 	// Short turns, and many: what disturbs the machine for a second shall not be
 	// one transport's alone.
 	turns := 3 * int64(b.size.Rounds)
@@ -165,10 +163,11 @@ func (b *bench) questionsPart(ctx context.Context) (tcp, socket *questions, err 
 	return tcp, socket, nil
 }
 
-// askInTurns asks the questions from the given one on.
+// askInTurns asks n questions from the given one on: the plain client, then the
+// proxy those that are allowed, then those that are denied.
 func (b *bench) askInTurns(ctx context.Context, q *questions, ask func(string) *load.Call, from, n int64) error {
 	token := b.tokens[reader]
-	plain, err := b.slice(ctx, q.plain, load.Options{Connections: 1, Requests: n}, func(i int64) *load.Call {
+	plain, err := b.slice(ctx, &subject{name: "OPA", url: b.st.OPA}, load.Options{Connections: 1, Requests: n}, func(i int64) *load.Call {
 		c := ask(fmt.Sprintf("Plain%s%d", q.name, from+i))
 		c.Socket = q.socket
 		return c
