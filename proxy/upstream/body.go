@@ -29,8 +29,9 @@ type upload struct {
 	first  time.Duration // wait for the answer once all is sent
 
 	done    chan struct{}
-	readErr error // the client's side failed; set before done
-	sendErr error // the API's side failed; set before done
+	readErr error       // the client's side failed; set before done
+	sendErr error       // the API's side failed; set before done
+	ending  atomic.Bool // nothing more comes from the client
 	aborted atomic.Bool
 }
 
@@ -85,6 +86,9 @@ func (u *upload) copy() {
 			return
 		}
 		n, err := u.stream.Read(p[before : copyBuffer-behind])
+		if err == io.EOF {
+			u.ending.Store(true)
+		}
 		if n > 0 {
 			data := p[before : before+n]
 			if u.length < 0 {
@@ -133,14 +137,19 @@ func frameChunk(p []byte, start, n int) []byte {
 }
 
 // finished reports whether the body has been sent, and gives one that is about
-// to be a moment: the API's answer can overtake the end of our last write.
+// to be a moment: the API's answer can overtake the end of our last write. On a
+// machine that is busy that moment is long.
 func (u *upload) finished() bool {
 	select {
 	case <-u.done:
 		return true
 	default:
 	}
-	timer := time.NewTimer(earlyGrace)
+	grace := earlyGrace
+	if u.ending.Load() {
+		grace = endingGrace
+	}
+	timer := time.NewTimer(grace)
 	defer timer.Stop()
 	select {
 	case <-u.done:

@@ -95,6 +95,20 @@ func TestUploadIsNotHeldBack(t *testing.T) {
 	}
 }
 
+// An answer that overtakes the end of our last write costs the client its connection
+// only if the body had not come to its end.
+func TestUploadThatIsAboutToEnd(t *testing.T) {
+	for _, ending := range []bool{false, true} {
+		u := &upload{done: make(chan struct{})}
+		u.ending.Store(ending)
+		late := time.AfterFunc(3*earlyGrace, func() { close(u.done) })
+		if u.finished() != ending {
+			t.Errorf("ending %v: finished %v", ending, !ending)
+		}
+		late.Stop()
+	}
+}
+
 // The API answers before it has read the body: the client gets the answer, and
 // nobody waits for the rest.
 func TestEarlyAnswer(t *testing.T) {

@@ -108,6 +108,8 @@ const (
 	maxInterim = 16
 	// How long an upload that was answered early may still take to finish.
 	earlyGrace = 20 * time.Millisecond
+	// The same once the client has sent everything.
+	endingGrace = time.Second
 )
 
 var (
