@@ -19,16 +19,15 @@ func (p *proxy) listen(address string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l = pep.Listen(l)
 	if p.config.TLSCert == "" {
-		return l, nil
+		return pep.Listen(l, nil), nil
 	}
 	c := &certificate{cert: p.config.TLSCert, key: p.config.TLSKey, said: sayOnce(p.log)}
 	if _, err := c.get(nil); err != nil {
 		return nil, err
 	}
 	p.certificate = c
-	return tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}), nil
+	return pep.Listen(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}), nil
 }
 
 var failedReload = metrics.NewCounter(metricPrefix + `tls_reload_failures_total{file="tls_cert"}`)

@@ -3,10 +3,12 @@ package conformance
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -33,7 +35,7 @@ func TestMain(m *testing.M) {
 // requestPath is the request path and the real forwarder, with everything allowed to
 // whoever shows a credential. It returns its address and the number of requests
 // that were allowed.
-func requestPath(t *testing.T, api string) (addr string, allowed *atomic.Int64) {
+func requestPath(t *testing.T, api string, config *tls.Config) (addr string, allowed *atomic.Int64) {
 	t.Helper()
 	forward, err := upstream.New(upstream.Config{
 		URL:              &url.URL{Scheme: "http", Host: api, Path: "/cwms-data"},
@@ -75,7 +77,7 @@ func requestPath(t *testing.T, api string) (addr string, allowed *atomic.Int64) 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = s.Serve(pep.Listen(l))
+		_ = s.Serve(pep.Listen(l, config))
 	}()
 	t.Cleanup(func() {
 		_ = s.Shutdown()
@@ -88,9 +90,19 @@ func requestPath(t *testing.T, api string) (addr string, allowed *atomic.Int64) 
 const auth = "Authorization: Bearer t\r\n"
 
 func TestRequestPath(t *testing.T) {
-	api := Listen(t)
-	addr, allowed := requestPath(t, api.Addr())
-	Run(t, Target{Addr: addr, API: api, Auth: auth, Allowed: func() int { return int(allowed.Load()) }})
+	certified := httptest.NewUnstartedServer(nil)
+	certified.StartTLS()
+	defer certified.Close()
+	for name, c := range map[string]struct{ served, dialed *tls.Config }{
+		"plain": {},
+		"TLS":   {certified.TLS, &tls.Config{InsecureSkipVerify: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api := Listen(t)
+			addr, allowed := requestPath(t, api.Addr(), c.served)
+			Run(t, Target{Addr: addr, TLS: c.dialed, API: api, Auth: auth, Allowed: func() int { return int(allowed.Load()) }})
+		})
+	}
 }
 
 // What the API says before it has the whole body reaches the client that is still
@@ -134,7 +146,7 @@ func earlyAnswer(t *testing.T, answer string) {
 			})
 		}
 	})
-	addr, _ := requestPath(t, l.Addr().String())
+	addr, _ := requestPath(t, l.Addr().String(), nil)
 	for i := range 10 {
 		status, size, err := upload(addr, target)
 		if err != nil || status != 413 || size != 4 && size != 1_000_000 {

@@ -7,11 +7,14 @@
 // that nothing behind it is taken for a request.
 //
 // Run sends the table to a proxy at any address whose API is an Upstream: to one
-// assembled in a test as to a running binary. The package is for tests only.
+// assembled in a test as to a running binary. Every case is sent on a connection of
+// its own, and behind other requests: nothing may depend on what came before. The
+// package is for tests only.
 package conformance
 
 import (
 	"bufio"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -22,7 +25,7 @@ import (
 	"time"
 )
 
-// Case is what a client sends on a connection of its own.
+// Case is what a client sends.
 type Case struct {
 	Name string
 
@@ -46,8 +49,9 @@ type Case struct {
 
 // Target is a proxy under test.
 type Target struct {
-	Addr string    // of its public listener
-	API  *Upstream // which it forwards to
+	Addr string      // of its public listener
+	TLS  *tls.Config // with which it is talked to; nil: without TLS
+	API  *Upstream   // which it forwards to
 
 	// Auth is the credential line, with CRLF, of a user who may do everything;
 	// without it everything is denied.
@@ -63,25 +67,58 @@ const (
 	probe    = "GET /cwms-data/probe HTTP/1.1\r\nHost: h\r\n{auth}\r\n"
 )
 
+// before is what may come before a case on its connection; without early the case
+// is sent when that is answered.
+var before = []struct {
+	name, send string
+	early      bool
+}{
+	{"first", "", false},
+	{"behind GET", at(earlier, ""), false},
+	{"behind GET, pipelined", at(earlier, ""), true},
+	{"behind a body", earlierPost("Content-Length: 6", "a\n\r\n\r\n"), false},
+	{"behind a body, pipelined", earlierPost("Content-Length: 6", "a\n\r\n\r\n"), true},
+	{"behind chunks", earlierPost("Transfer-Encoding: chunked", "6\r\na\n\r\n\r\n\r\n0\r\n\r\n"), false},
+	{"behind chunks, pipelined", earlierPost("Transfer-Encoding: chunked", "6\r\na\n\r\n\r\n\r\n0\r\nX-T: 1\r\n\r\n"), true},
+}
+
+const earlier = "/cwms-data/earlier"
+
+func earlierPost(framing, body string) string {
+	return "POST " + earlier + " HTTP/1.1\r\n" + host + framing + "\r\n\r\n" + body
+}
+
 // Run sends every case to the target.
 func Run(t *testing.T, target Target) {
-	for _, c := range Cases {
-		t.Run(c.Name, func(t *testing.T) { target.run(t, c) })
+	for _, b := range before {
+		t.Run(b.name, func(t *testing.T) {
+			for _, c := range Cases {
+				t.Run(c.Name, func(t *testing.T) { target.run(t, c, b.send, b.early) })
+			}
+		})
 	}
 }
 
-func (target Target) run(t *testing.T, c Case) {
+func (target Target) dial() (net.Conn, error) {
+	if target.TLS != nil {
+		return tls.Dial("tcp", target.Addr, target.TLS)
+	}
+	return net.Dial("tcp", target.Addr)
+}
+
+func (target Target) run(t *testing.T, c Case, before string, early bool) {
 	target.API.Reset()
 	allowed := 0
 	if target.Allowed != nil {
 		allowed = target.Allowed()
 	}
-	nc, err := net.Dial("tcp", target.Addr)
+	nc, err := target.dial()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer nc.Close()
 	_ = nc.SetDeadline(time.Now().Add(patience))
+	send := func(raw string) { _, _ = io.WriteString(nc, strings.ReplaceAll(raw, "{auth}", target.Auth)) }
 
 	statuses := strings.Fields(c.Want)
 	closes := slices.Contains(statuses, "close")
@@ -89,13 +126,28 @@ func (target Target) run(t *testing.T, c Case) {
 	if closes && !c.End {
 		raw += poison
 	}
+	br := bufio.NewReader(nc)
+	answered := func() {
+		t.Helper()
+		if got, err := answer(br, before); got != "200" || err != nil {
+			t.Fatalf("the request before: %s, %v", got, err)
+		}
+	}
+	if early {
+		raw = before + raw
+	} else if before != "" {
+		send(before)
+		answered()
+	}
 	go func() {
-		_, _ = io.WriteString(nc, strings.ReplaceAll(raw, "{auth}", target.Auth))
+		send(raw)
 		if c.End {
-			_ = nc.(*net.TCPConn).CloseWrite()
+			_ = nc.(interface{ CloseWrite() error }).CloseWrite()
 		}
 	}()
-	br := bufio.NewReader(nc)
+	if early {
+		answered()
+	}
 	for _, want := range statuses {
 		if want == "close" {
 			break
@@ -113,7 +165,7 @@ func (target Target) run(t *testing.T, c Case) {
 			t.Errorf("the connection is not closed: %q, %v", rest, err)
 		}
 	} else {
-		_, _ = io.WriteString(nc, strings.ReplaceAll(probe, "{auth}", target.Auth))
+		send(probe)
 		if got, err := answer(br, probe); err != nil || got != "200" {
 			t.Errorf("the next request on the connection: %s, %v", got, err)
 		}
@@ -125,6 +177,7 @@ func (target Target) run(t *testing.T, c Case) {
 			t.Errorf("the API has seen %d requests, %d were allowed", len(seen), n)
 		}
 	}
+	seen = slices.DeleteFunc(seen, func(r Request) bool { return r.Target == earlier })
 	var lines []string
 	for _, r := range seen {
 		if line := r.Method + " " + r.Target; line != "GET /cwms-data/probe" {

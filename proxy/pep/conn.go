@@ -46,24 +46,29 @@ type conn struct {
 	wanted  time.Time // the deadline of reads between and within headers
 	set     time.Time // the one that is set; zero if unknown
 	kept    bool      // a request was answered
-	lines   lines
+	message message
 	waiting *exchange // judged, its body has yet to come
 	abandon func(*exchange)
 }
 
-func (c *conn) Read(p []byte) (int, error) {
-	n, err := c.read(p)
-	if bad := c.lines.read(p[:n]); bad != nil {
-		err = bad
-	}
-	return n, err
+// plain is a connection without TLS as the server sees it.
+type plain struct{ *conn }
+
+func (c plain) Read(p []byte) (int, error) { return c.message.read(c.conn, p) }
+
+// secure is one with TLS.
+type secure struct {
+	*tls.Conn
+	own *conn
 }
 
-// read waits for bytes of a body as long as the client has credit. Waiting uses it
+func (c *secure) Read(p []byte) (int, error) { return c.own.message.read(c.Conn, p) }
+
+// Read waits for bytes of a body as long as the client has credit. Waiting uses it
 // up and bytes renew it, so a client that sends a byte now and then does not hold
 // what its request holds for ever. What counts is only the time waited for the
 // client, not that in which nobody read.
-func (c *conn) read(p []byte) (int, error) {
+func (c *conn) Read(p []byte) (int, error) {
 	if !c.inBody.Load() {
 		if err := c.arm(); err != nil {
 			return 0, err
@@ -105,6 +110,7 @@ func (c *conn) Write(p []byte) (int, error) {
 // next forgets what was true of the request before.
 func (c *conn) next() {
 	c.kept = true
+	c.message.next()
 	if c.inBody.Swap(false) {
 		c.set = time.Time{}
 	}
@@ -129,7 +135,7 @@ func (c *conn) SetReadDeadline(t time.Time) error {
 // arm sets the deadline that is wanted, unless the connection is idle and the one
 // that is set is hardly later: moving it is not free.
 func (c *conn) arm() error {
-	idle := c.kept && c.lines.phase == between
+	idle := c.kept && c.message.phase == between
 	if late := c.set.Sub(c.wanted); late == 0 && !c.set.IsZero() || idle && late >= 0 && late <= lateIdle && !c.wanted.IsZero() {
 		return nil
 	}
@@ -183,13 +189,14 @@ func lingeringClose(nc net.Conn) error {
 // ours finds the connection of a request; nil for a listener that is not ours.
 func ours(rc *fasthttp.RequestCtx) *conn { return below(rc.Conn()) }
 
-// below finds our connection below TLS.
 func below(c net.Conn) *conn {
-	if t, ok := c.(*tls.Conn); ok {
-		c = t.NetConn()
+	switch c := c.(type) {
+	case plain:
+		return c.conn
+	case *secure:
+		return c.own
 	}
-	own, _ := c.(*conn)
-	return own
+	return nil
 }
 
 // patience lets the body take as long as it keeps coming, but no longer than most;

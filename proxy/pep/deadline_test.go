@@ -45,19 +45,23 @@ func TestReadDeadlinesAreSetByReads(t *testing.T) {
 	}
 	exact := func(what string, wanted time.Duration, moves int) { t.Helper(); want(what, wanted, wanted, moves) }
 
-	c.lines.phase = between
+	c.message.phase = between
 	exact("first byte of a connection", headerTimeout, 1)
 	exact("the same", headerTimeout, 0)
-	c.next()
+	next := func() {
+		c.message.phase = behind // a header, and no body
+		c.next()
+	}
+	next()
 	want("idle", idleTimeout, idleTimeout+lateIdle, 1)
 	if err := c.SetReadDeadline(base.Add(headerTimeout)); err != nil || len(m.to) != 1 {
 		t.Errorf("a header that is complete: %d moves, %v", len(m.to), err)
 	}
 	want("idle again", idleTimeout+lateIdle/2, idleTimeout+lateIdle, 0)
 	want("idle for long", idleTimeout+2*lateIdle, idleTimeout+3*lateIdle, 1)
-	c.lines.phase = within
+	c.message.phase = within
 	exact("rest of a header", headerTimeout, 1)
-	c.lines.phase = between
+	c.message.phase = between
 	want("idle after it", idleTimeout, idleTimeout+lateIdle, 1)
 
 	c.inBody.Store(true)
@@ -65,6 +69,6 @@ func TestReadDeadlinesAreSetByReads(t *testing.T) {
 	if err := c.SetReadDeadline(time.Time{}); err != nil || len(m.to) != 1 || !m.to[0].IsZero() {
 		t.Errorf("in a body: %v, %v", m.to, err)
 	}
-	c.next()
+	next()
 	want("idle after a body", idleTimeout, idleTimeout+lateIdle, 1)
 }

@@ -46,6 +46,9 @@ func (h *Handler) begin(rc *fasthttp.RequestCtx) *exchange {
 	newID(&x.id)
 	x.event.RequestID = unsafe.String(&x.id[0], len(x.id))
 	x.event.Method = view(rc.Method())
+	if c := ours(rc); c != nil {
+		c.message.body(rc.Request.Header.ContentLength())
+	}
 	return x
 }
 
@@ -85,8 +88,8 @@ func (x *exchange) read() (err error) {
 		return authz.Refuse(authz.ErrMalformed, "the version must be HTTP/1.1 or HTTP/1.0")
 	}
 	if c := ours(x.rc); c != nil {
-		if c.lines.lone {
-			return authz.Refuse(authz.ErrMalformed, "the request line does not end in CRLF")
+		if c.message.phase == broken {
+			return authz.Refuse(authz.ErrMalformed, "a line of this request, or of the one before, does not end in CRLF")
 		}
 		x.credentials.From = c.from
 	}

@@ -1,6 +1,7 @@
 package pep
 
 import (
+	"crypto/tls"
 	"io"
 	"net"
 	"net/netip"
@@ -29,17 +30,18 @@ func turnedAway(limit string) *metrics.Counter {
 	return metrics.NewCounter(`authorizer_proxy_connections_refused_total{limit="` + limit + `"}`)
 }
 
-// Listen makes the connections of a listener keep the limits of this package. A
-// TLS listener goes around it.
-func Listen(l net.Listener) net.Listener {
+// Listen makes the connections of a listener keep the limits of this package. With
+// a configuration of TLS they are TLS.
+func Listen(l net.Listener, config *tls.Config) net.Listener {
 	return &listener{
-		Listener: l, max: connectionMax, each: addressMax,
+		Listener: l, config: config, max: connectionMax, each: addressMax,
 		of: map[netip.Addr]int{}, telling: make(chan struct{}, turnedAwayMax),
 	}
 }
 
 type listener struct {
 	net.Listener
+	config    *tls.Config
 	max, each int
 	telling   chan struct{}
 
@@ -58,7 +60,11 @@ func (l *listener) Accept() (net.Conn, error) {
 		from := origin(nc.RemoteAddr())
 		full := l.enter(from)
 		if full == nil {
-			return &conn{Conn: nc, from: from, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
+			own := &conn{Conn: nc, from: from, leave: sync.OnceFunc(func() { l.leave(from) })}
+			if l.config == nil {
+				return plain{own}, nil
+			}
+			return &secure{tls.Server(own, l.config), own}, nil
 		}
 		full.Inc()
 		select {

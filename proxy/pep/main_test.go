@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -125,10 +126,11 @@ type front struct {
 
 func serve(t testing.TB, with func(*Handler), set ...func(*fasthttp.Server)) *front {
 	t.Helper()
-	return serveOn(t, with, func(l net.Listener) net.Listener { return l }, set...)
+	return serveTLS(t, nil, with, set...)
 }
 
-func serveOn(t testing.TB, with func(*Handler), around func(net.Listener) net.Listener, set ...func(*fasthttp.Server)) *front {
+// serveTLS serves with TLS if there is a configuration of it.
+func serveTLS(t testing.TB, config *tls.Config, with func(*Handler), set ...func(*fasthttp.Server)) *front {
 	t.Helper()
 	h := stages()
 	if with != nil {
@@ -148,11 +150,11 @@ func serveOn(t testing.TB, with func(*Handler), around func(net.Listener) net.Li
 		t.Fatal(err)
 	}
 	f.addr = l.Addr().String()
-	f.listener = Listen(l).(*listener)
+	f.listener = Listen(l, config).(*listener)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = f.server.Serve(around(f.listener))
+		_ = f.server.Serve(f.listener)
 	}()
 	t.Cleanup(func() {
 		_ = f.server.Shutdown()
@@ -256,7 +258,13 @@ type client struct {
 
 func (f *front) dial(t testing.TB) *client {
 	t.Helper()
-	c, err := net.Dial("tcp", f.addr)
+	var c net.Conn
+	var err error
+	if f.listener.config == nil {
+		c, err = net.Dial("tcp", f.addr)
+	} else {
+		c, err = tls.Dial("tcp", f.addr, &tls.Config{InsecureSkipVerify: true})
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

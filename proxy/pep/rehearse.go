@@ -15,7 +15,7 @@ func (h *Handler) Rehearse(request []byte) (answer []byte) {
 	s.MaxRequestsPerConn = 1
 	m := &memory{in: bytes.NewReader(request)}
 	// Its error says only how the connection ended, which is known.
-	_ = s.ServeConn(&conn{Conn: m, leave: func() {}})
+	_ = s.ServeConn(plain{&conn{Conn: m, leave: func() {}}})
 	return m.out.Bytes()
 }
 
