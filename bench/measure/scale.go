@@ -22,9 +22,10 @@ func (b *bench) fresh(ctx context.Context, name string, env map[string]string) (
 	return s, func() { _ = p.Stop() }, err
 }
 
-// patient lets a proxy wait longer for OPA than by default: where tens of thousands
-// of questions fill a cache, a machine that is busy shall make it slow, not void.
-var patient = map[string]string{"OPA_TIMEOUT": "10000"}
+// patient is for a proxy whose caches are filled by tens of thousands of questions.
+// On a busy machine that shall take longer, and neither be void because OPA was
+// waited for in vain nor end the first decisions before the last are there.
+var patient = map[string]string{"OPA_TIMEOUT": "10000", "CACHE_TTL_SECONDS": "3600"}
 
 // step is a rung of a ladder: after its new calls were each sent once, all calls
 // are sent in turn.
@@ -339,7 +340,7 @@ func (b *bench) usersPart(ctx context.Context) ([]report.Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := ladderTable("scale-users", "users", "So many users take turns, each with a token of its own and in strict rotation, the worst case for any cache. All were seen once before. "+
+	t := ladderTable("scale-users", "users", "So many users take turns, each with a token of its own and in strict rotation, the worst case for any cache. All were seen once before; decisions live for an hour here, so that none ends by its age. "+
 		"With the most users the slices are over before everyone had another turn: each request is still that of the user who was seen longest ago.",
 		rungs, counted, report.Axis{Label: "users", Unit: report.Count, Log: true})
 	t.Columns = append(t.Columns, report.Column{Name: "tokens known", Unit: report.Share}, report.Column{Name: "calls of Redis, per request", Unit: report.Count})
@@ -350,7 +351,7 @@ func (b *bench) usersPart(ctx context.Context) ([]report.Table, error) {
 	says := "All of them fit the caches of this process."
 	if last.x > maxTokens {
 		says = fmt.Sprintf("Up to %s tokens, %s users and %s decisions are kept in this process, since whoever can make tokens and users shall not fill its memory. With more in rotation than fit, what a request needs has been evicted just before: "+
-			"with %s users, %s of the tokens were known, and the others' signatures were verified anew; contexts came from Redis, with %s calls a request. It is not policy that is asked again: %s of the decisions were in the cache.",
+			"with %s users, %s of the tokens were known, and the others' signatures were verified anew; for its context a request went to Redis %s times. Of the decisions %s were in the cache, for which policy need not be asked again.",
 			counted(maxTokens), counted(maxUsers), counted(maxDecisions), counted(last.x), report.Share.Format(last.each("authorizer_proxy_token_cache_hits_total")),
 			report.Count.Format(last.each("authorizer_proxy_cache_operation_duration_seconds_count")), report.Share.Format(last.hits))
 	}
@@ -396,7 +397,7 @@ func (b *bench) decisionsPart(ctx context.Context) ([]report.Table, error) {
 			b.found["memory"] = r.resident.Number
 		}
 	}
-	t := ladderTable("scale-decisions", "decisions", fmt.Sprintf("So many different questions of %s users take turns, each asked once before.", counted(b.size.Of)),
+	t := ladderTable("scale-decisions", "decisions", fmt.Sprintf("So many different questions of %s users take turns, each asked once before; decisions live for an hour here, so that none ends by its age.", counted(b.size.Of)),
 		rungs, counted, report.Axis{Label: "cached decisions", Unit: report.Count, Log: true})
 	t.Charts[0].Says = fmt.Sprintf("The cost of a request goes %s: finding an entry takes the same however many there are, but they no longer fit the processor's own caches.", fromTo(rungs, costOf, report.Seconds))
 	t.Charts[1].Says = fmt.Sprintf("Memory goes %s: a decision is kept under the hash of its question, without the question itself.", fromTo(rungs, residentOf, report.Bytes))
