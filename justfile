@@ -1,4 +1,4 @@
-# The ways to work. CI calls the same commands.
+# The ways to work, for just 1.1 or later. CI calls the same commands.
 
 # list the recipes
 _default:
