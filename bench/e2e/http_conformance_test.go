@@ -34,12 +34,14 @@ func TestConformance(t *testing.T) {
 			c.env["UPSTREAM_URL"] = "http://" + api.Addr() + "/cwms-data"
 			st := stack.New(t, stack.Options{Env: c.env})
 			_, addr, _ := strings.Cut(st.Proxy, "://")
-			conformance.Run(t, conformance.Target{
+			target := conformance.Target{
 				Addr: addr, TLS: c.with, API: api, Auth: bearer(st.Tokens["HECADMIN"]) + "\r\n",
 				Allowed: func() int {
 					return int(sum(scrape(t, st), `authorizer_proxy_authorization_decisions_total{decision="allow"`))
 				},
-			})
+			}
+			conformance.Run(t, target)
+			t.Run("mixed", func(t *testing.T) { conformance.Mix(t, target, 200, 2) })
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -87,6 +88,11 @@ func requestPath(t *testing.T, api string, config *tls.Config) (addr string, all
 	return l.Addr().String(), allowed
 }
 
+var (
+	rounds = flag.Int("rounds", 300, "how many connections of mixed cases")
+	seed   = flag.Uint64("seed", 1, "of their order")
+)
+
 const auth = "Authorization: Bearer t\r\n"
 
 func TestRequestPath(t *testing.T) {
@@ -100,7 +106,9 @@ func TestRequestPath(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			api := Listen(t)
 			addr, allowed := requestPath(t, api.Addr(), c.served)
-			Run(t, Target{Addr: addr, TLS: c.dialed, API: api, Auth: auth, Allowed: func() int { return int(allowed.Load()) }})
+			target := Target{Addr: addr, TLS: c.dialed, API: api, Auth: auth, Allowed: func() int { return int(allowed.Load()) }}
+			Run(t, target)
+			t.Run("mixed", func(t *testing.T) { Mix(t, target, *rounds, *seed) })
 		})
 	}
 }

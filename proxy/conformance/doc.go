@@ -15,12 +15,15 @@ package conformance
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -205,6 +208,98 @@ func (target Target) run(t *testing.T, c Case, before string, early bool) {
 	for _, part := range c.Not {
 		if strings.Contains(head, part) {
 			t.Errorf("the API sees %q: %q", part, head)
+		}
+	}
+}
+
+// Mix sends cases in random order on one connection, cut into random pieces and
+// without waiting for answers; at last one that closes it. The API must have seen
+// what each of them alone would have made it see.
+func Mix(t *testing.T, target Target, rounds int, seed uint64) {
+	var open, closing []Case
+	for _, c := range Cases {
+		switch {
+		case c.End || len(c.Send) > 20<<10:
+		case strings.HasSuffix(c.Want, "close"):
+			closing = append(closing, c)
+		default:
+			open = append(open, c)
+		}
+	}
+	r := rand.New(rand.NewPCG(seed, 0))
+	for round := range rounds {
+		var cases []Case
+		for range r.IntN(8) {
+			cases = append(cases, open[r.IntN(len(open))])
+		}
+		target.mixed(t, r, append(cases, closing[r.IntN(len(closing))]))
+		if t.Failed() {
+			t.Fatalf("in round %d of seed %d", round, seed)
+		}
+	}
+}
+
+func (target Target) mixed(t *testing.T, r *rand.Rand, cases []Case) {
+	target.API.Reset()
+	nc, err := target.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	_ = nc.SetDeadline(time.Now().Add(patience))
+	var names, seen []string
+	var raw string
+	for _, c := range cases {
+		names, seen, raw = append(names, c.Name), append(seen, c.Seen...), raw+c.Send
+	}
+	raw = strings.ReplaceAll(raw+poison, "{auth}", target.Auth)
+	most := []int{10, 100, 1000, len(raw)}[r.IntN(4)]
+	var pieces []string
+	for len(raw) > 0 {
+		n := min(len(raw), 1+r.IntN(most))
+		pieces, raw = append(pieces, raw[:n]), raw[n:]
+	}
+	go func() {
+		for _, p := range pieces {
+			if _, err := io.WriteString(nc, p); err != nil {
+				return
+			}
+		}
+	}()
+	br := bufio.NewReader(nc)
+	for _, c := range cases {
+		for _, want := range strings.Fields(c.Want) {
+			if want == "close" {
+				break
+			}
+			if got, err := answer(br, c.Send); err != nil || got != want {
+				t.Errorf("%s in %q: got %s, %v, want %s", c.Name, names, got, err, want)
+				return
+			}
+		}
+	}
+	// What a client goes on to send after a close that it was told of resets it.
+	if rest, err := io.ReadAll(br); err != nil && !errors.Is(err, syscall.ECONNRESET) || len(rest) > 0 {
+		t.Errorf("%q: the connection is not closed: %.100q, %v", names, rest, err)
+	}
+	got := target.API.Seen()
+	var lines []string
+	for _, r := range got {
+		lines = append(lines, r.Method+" "+r.Target)
+		for _, fault := range r.faults() {
+			t.Errorf("%q: the API sees a request that %s: %q", names, fault, r.Head)
+		}
+	}
+	if !slices.Equal(lines, seen) {
+		t.Errorf("%q: the API has seen %q, want %q", names, lines, seen)
+		return
+	}
+	for _, c := range cases {
+		if len(c.Seen) > 0 {
+			if got[0].Body != c.Body {
+				t.Errorf("%q: the API has seen the body %q of %s, want %q", names, got[0].Body, c.Name, c.Body)
+			}
+			got = got[len(c.Seen):]
 		}
 	}
 }

@@ -165,7 +165,12 @@ func (m *message) header(p []byte) (n int, err error) {
 		size, end := m.line(p[n:])
 		n += size
 		switch {
-		case end == lone:
+		case end == bare && !m.begun:
+			// With an error the server would take it for the end of the connection, and
+			// not answer.
+			m.phase = broken
+			return len(p), nil
+		case end == lone, end == bare:
 			m.phase = broken
 			return len(p), errLoneLF
 		case end == empty && m.begun:
@@ -198,6 +203,7 @@ const (
 	full
 	empty // and there is nothing in it
 	lone  // in an LF without CR
+	bare  // in an LF, and there is nothing in it
 )
 
 // line takes in bytes up to the end of a line.
@@ -214,7 +220,9 @@ func (m *message) line(p []byte) (n int, end ending) {
 	length := m.length + n
 	m.length = 0
 	switch {
-	case length == 0 || m.last != '\r':
+	case length == 0:
+		end = bare
+	case m.last != '\r':
 		end = lone
 	case length == 1:
 		end = empty
