@@ -128,3 +128,29 @@ func TestRedisBackDuringAProfileCall(t *testing.T) {
 	expect(t, "the next", roles(s, token("u", "t")), "role")
 	expect(t, "the context", fmt.Sprint(strings.Contains(server.Do("get", "user:context:u"), `"role"`)), "true")
 }
+
+// A claim whose fetch could not be stored is withdrawn when Redis is back: nobody
+// waits until it ends by itself.
+func TestClaimIsReleasedAfterAnOutage(t *testing.T) {
+	server := redistest.Start(t)
+	a := newAPI(t)
+	a.set("Bearer t", profileOf("U", "SPK", "role"))
+	s := replica(t, a, server.URL())
+	expect(t, "cold", roles(s, token("u", "t")), "role")
+	server.Do("del", "user:context:u")
+
+	calling, resume := a.pause()
+	answer := make(chan string)
+	go func() { answer <- roles(s, token("u", "t")) }()
+	calling()
+	server.Do("persist", "user:context:u") // it would not end by itself
+	server.Do("config", "set", "min-replicas-to-write", "1")
+	resume()
+	expect(t, "without writes", <-answer, "role")
+	if claim := server.Do("get", "user:context:u"); !isClaim(claim) {
+		t.Fatalf("there is no claim: %q", claim)
+	}
+	server.Do("config", "set", "min-replicas-to-write", "0")
+	eventually(t, "the claim is withdrawn", func() bool { return !isClaim(server.Do("get", "user:context:u")) })
+	expect(t, "with writes", roles(s, token("u", "t")), "role")
+}

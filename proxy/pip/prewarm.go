@@ -121,7 +121,7 @@ func (s *Source) prewarm(ctx context.Context, user string) error {
 		_, err = s.store(ctx, key, token, r, runID)
 	}
 	if err != nil {
-		s.redis.Swap(ctx, key, token, "", 0)
+		s.release(ctx, key, token)
 		return err
 	}
 	return s.alias(ctx, principalOf(r), r.Username)

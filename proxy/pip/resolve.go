@@ -284,7 +284,7 @@ func (s *Source) introduce(ctx context.Context, p *authz.Principal) (stored *rec
 		err = s.alias(ctx, p, f.Username)
 	}
 	if err != nil && key != "" {
-		s.redis.Swap(ctx, key, token, "", 0)
+		s.release(ctx, key, token)
 	}
 	return stored, err
 }
@@ -317,7 +317,7 @@ func (s *Source) settle(ctx context.Context, p *authz.Principal, f fetch) (store
 	if err == nil {
 		return s.store(ctx, key, token, f.record, runID)
 	}
-	s.redis.Swap(ctx, key, token, "", 0)
+	s.release(ctx, key, token)
 	return nil, err
 }
 
@@ -363,11 +363,14 @@ func (s *Source) undisturbed(ctx context.Context, user string, f fetch) (bool, e
 func (s *Source) store(ctx context.Context, key, old string, r *record, runID string) (stored *record, err error) {
 	defer latency.Since(storeSeconds, time.Now())
 	r.RunID = runID
-	if err := s.redis.Set(ctx, knownPrefix+strings.TrimPrefix(key, contextPrefix), "1", s.cfg.Life+markLife); err != nil {
-		return nil, err
+	done := false
+	if err = s.redis.Set(ctx, knownPrefix+strings.TrimPrefix(key, contextPrefix), "1", s.cfg.Life+markLife); err == nil {
+		done, err = s.redis.Swap(ctx, key, old, r.encode(), s.cfg.Life)
 	}
-	done, err := s.redis.Swap(ctx, key, old, r.encode(), s.cfg.Life)
 	if err != nil {
+		if isClaim(old) {
+			s.release(ctx, key, old)
+		}
 		return nil, err
 	}
 	if !done {
@@ -375,6 +378,24 @@ func (s *Source) store(ctx context.Context, key, old string, r *record, runID st
 		return nil, nil
 	}
 	return r, nil
+}
+
+// release withdraws a claim, so that nobody waits for it to end: if Redis is away, when
+// it is back.
+func (s *Source) release(ctx context.Context, key, token string) {
+	if _, err := s.redis.Swap(ctx, key, token, "", 0); err == nil || !s.working() {
+		return
+	}
+	go func() {
+		defer s.work.Done()
+		ctx, cancel := context.WithTimeout(s.base, claimLife)
+		defer cancel()
+		for sleep(ctx, claimLife/100) == nil {
+			if _, err := s.redis.Swap(ctx, key, token, "", 0); err == nil {
+				return
+			}
+		}
+	}()
 }
 
 // fill fetches the context of a principal whose name is known. In its place
@@ -391,7 +412,7 @@ func (s *Source) fill(ctx context.Context, p *authz.Principal, name, old string)
 	f, err := s.under(ctx, key, p)
 	switch {
 	case err != nil:
-		s.redis.Swap(ctx, key, token, "", 0)
+		s.release(ctx, key, token)
 		if errors.Is(err, errNotAUser) {
 			s.disown(ctx, p)
 		}
@@ -399,7 +420,7 @@ func (s *Source) fill(ctx context.Context, p *authz.Principal, name, old string)
 	case lower(f.Username) == lower(name):
 		stored, err = s.store(ctx, key, token, f.record, runID)
 	default: // the user has another name now
-		s.redis.Swap(ctx, key, token, "", 0)
+		s.release(ctx, key, token)
 		stored, err = s.settle(ctx, p, f)
 	}
 	if err == nil && f.Username != name {
