@@ -351,9 +351,9 @@ func (b *bench) usersPart(ctx context.Context) ([]report.Table, error) {
 	says := "All of them fit the caches of this process."
 	if last.x > maxTokens {
 		says = fmt.Sprintf("Up to %s tokens, %s users and %s decisions are kept in this process, since whoever can make tokens and users shall not fill its memory. With more in rotation than fit, what a request needs has been evicted just before: "+
-			"with %s users, %s of the tokens were known, and the others' signatures were verified anew; for its context a request went to Redis %s times. Of the decisions %s were in the cache, for which policy need not be asked again.",
+			"with %s users, %s of the tokens were known, and the signatures of all others were verified anew; for their contexts 100 requests went to Redis %s times. Of the decisions %s were in the cache, for which policy need not be asked again.",
 			counted(maxTokens), counted(maxUsers), counted(maxDecisions), counted(last.x), report.Share.Format(last.each("authorizer_proxy_token_cache_hits_total")),
-			report.Count.Format(last.each("authorizer_proxy_cache_operation_duration_seconds_count")), report.Share.Format(last.hits))
+			report.Count.Format(report.Of(100*last.each("authorizer_proxy_cache_operation_duration_seconds_count").Number)), report.Share.Format(last.hits))
 	}
 	t.Charts[0].Says = fmt.Sprintf("The cost of a request goes %s. %s", fromTo(rungs, costOf, report.Seconds), says)
 	t.Charts[1].Says = fmt.Sprintf("Memory goes %s: it grows with each user's token, context and decision, up to their limits.", fromTo(rungs, residentOf, report.Bytes))
