@@ -33,7 +33,7 @@ var elsewhere = map[string]struct{ pain, tests string }{
 	"C8":  {"forwarded headers are believed", "upstream.TestRequestOnTheWire upstream.FuzzForwarded"},
 	"C9":  {"one cache entry for two questions", "pdp.TestReuse pip.TestSubjectOfEachCredential identity.TestWhichCredentialCounts"},
 	"C10": {"access goes on after it was taken", "e2e.TestRevocationIsSeenByEveryReplica pip.TestRevocationOvertakesAFetch pip.TestRevokedRightsNeverComeBack identity.TestTokenCache"},
-	"C11": {"many misses overload the decision point", "pdp.TestEqualQuestionsAreAskedOnce pdp.TestLeaderLeaves pdp.TestOverload pdp.TestAnonymousFlood"},
+	"C11": {"many misses overload the decision point", "pdp.TestEqualQuestionsAreAskedOnce pdp.TestLeaderGivesUp pdp.TestOverload pdp.TestAnonymousFlood"},
 	"C12": {"invalidation fails silently", "pip.TestFaultPartition pip.TestFaultFlushKillEvict pip.TestFaultFailoverWithALostWrite pip.TestFaultServerKilled cache.TestRedisConnectionKilled"},
 	"C13": {"OPA answers without a decision", "e2e.TestAnswersOfOPAThatAreNoDecision pdp.TestParseReplyRefuses pdp.TestRestartedWithoutBundle"},
 	"C14": {"keys rotate, are away, are invented", "identity.TestRotation identity.TestIssuerDown identity.TestFloodOfInventedKeys identity.TestStartWithoutTheIssuer"},

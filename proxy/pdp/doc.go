@@ -8,9 +8,8 @@
 // gives a decision counts from when the question was sent and can only shorten
 // the operator's. Errors are never stored.
 //
-// Equal questions in flight are asked once. The asking runs on its own and under
-// its own deadline, so a client that leaves fails nobody else. To those that
-// joined it the answer is a reused one and meets the same rules as a cached one.
+// Equal questions in flight are asked once, by the first and under its deadline,
+// whether or not its client still waits. To those that joined it the answer is a reused one and meets the same rules as a cached one.
 // The number of questions in flight is bounded, that of anonymous callers to
 // half: a flood of strangers leaves the other half to everybody else.
 //

@@ -160,7 +160,7 @@ func (o *opa) trace(body []byte, mode string, deadline time.Time) (t Trace, err 
 	defer fasthttp.ReleaseResponse(resp)
 	resp.StreamBody = true
 	req.Header.SetMethod(fasthttp.MethodPost)
-	req.SetRequestURI(o.ask + "&pretty=true&explain=" + mode)
+	req.SetRequestURI(o.ask.String() + "&pretty=true&explain=" + mode)
 	req.Header.SetContentType("application/json")
 	req.SetConnectionClose()
 	req.SetBodyRaw(body)

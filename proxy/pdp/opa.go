@@ -24,9 +24,9 @@ const maxReply = 1 << 20
 // opa is the client of one OPA process, over TCP or a Unix socket.
 type opa struct {
 	client *fasthttp.HostClient
-	ask    string // URL of the decision, built once: no request data ever goes into it
-	list   string // URL of the list of bundles
-	health string
+	ask    *fasthttp.URI // of the decision, built once: no request data ever goes into it
+	list   *fasthttp.URI // of the list of bundles
+	health *fasthttp.URI
 	path   string // path of the decision rule, "orders/decision"
 }
 
@@ -71,25 +71,30 @@ func newOPA(address *url.URL, path string, timeout time.Duration, conns int) (*o
 			return net.DialTimeout("unix", address.Path, timeout)
 		}
 	}
-	return &opa{
-		client: c,
+	o := &opa{client: c, path: rule}
+	for uri, target := range map[**fasthttp.URI]string{
 		// A built-in's failure shall be an error that is counted, not a rule that
 		// silently does not hold.
-		ask:    base + path + "?provenance=true&strict-builtin-errors=true",
-		list:   base + "/v1/data/system/bundles",
-		health: base + "/health?bundles",
-		path:   rule,
-	}, nil
+		&o.ask:    path + "?provenance=true&strict-builtin-errors=true",
+		&o.list:   "/v1/data/system/bundles",
+		&o.health: "/health?bundles",
+	} {
+		*uri = &fasthttp.URI{DisablePathNormalizing: true}
+		if err := (*uri).Parse(nil, []byte(base+target)); err != nil {
+			return nil, fmt.Errorf("cannot use address %q: %w", address.Redacted(), err)
+		}
+	}
+	return o, nil
 }
 
 // call sends one request and hands the body of a 200 to read, which must not
 // keep it.
-func (o *opa) call(method, uri string, body []byte, deadline time.Time, read func([]byte) error) error {
+func (o *opa) call(method string, uri *fasthttp.URI, body []byte, deadline time.Time, read func([]byte) error) error {
 	req, resp := fasthttp.AcquireRequest(), fasthttp.AcquireResponse()
 	defer fasthttp.ReleaseRequest(req)
 	defer fasthttp.ReleaseResponse(resp)
 	req.Header.SetMethod(method)
-	req.SetRequestURI(uri)
+	req.SetURI(uri)
 	if body != nil {
 		req.Header.SetContentType("application/json")
 		req.SetBodyRaw(body)

@@ -9,9 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"runtime/debug"
-	"slices"
-	"strings"
 	"time"
 	"unique"
 	"unsafe"
@@ -146,17 +143,12 @@ type answer struct {
 
 // coalesce asks OPA, or waits for an equal question that is in flight.
 func (d *Decider) coalesce(ctx context.Context, key [32]byte, q authz.Question) (authz.Decision, error) {
-	// The copy outlives this call: the flight goes on when its client has left.
-	q = authz.Question{Body: bytes.Clone(q.Body), Offices: slices.Clone(q.Offices), Anonymous: q.Anonymous}
-	for i, office := range q.Offices {
-		q.Offices[i] = strings.Clone(office)
-	}
 	deadline := time.Now().Add(d.cfg.Timeout)
 	ctx, cancel := context.WithDeadline(ctx, deadline)
 	defer cancel()
 
 	for round := 1; ; round++ {
-		a, led := d.fly(ctx, key, q, deadline)
+		a, led := d.fly(key, q, deadline)
 		switch {
 		case led || a.err != nil && (!timedOut(a.err) || ctx.Err() != nil):
 			return a.decision, a.err
@@ -188,23 +180,20 @@ func timedOut(err error) bool {
 
 // fly joins the flight of the question in the live epoch, or starts one, and
 // reports whether this caller led it. Questions of different epochs never share
-// a flight.
-func (d *Decider) fly(ctx context.Context, key [32]byte, q authz.Question, deadline time.Time) (answer, bool) {
+// a flight. It ends by the deadline of whoever leads, who came first. A panic ends
+// the request of each that waits.
+//
+// The leader asks on its own goroutine: a new one would have to grow its stack first,
+// which takes longer than all else that is done here.
+func (d *Decider) fly(key [32]byte, q authz.Question, deadline time.Time) (answer, bool) {
 	asked := d.policy.live.Load()
 	flight := key[:]
 	if asked != nil {
 		flight = binary.BigEndian.AppendUint64(flight, asked.number)
 	}
-	led := false // set by the flight, read when it has ended
-	done := d.flights.DoChan(string(flight), func() (result any, _ error) {
+	led := false
+	result, _, _ := d.flights.Do(string(flight), func() (any, error) {
 		led = true
-		// A panic on this goroutine would end the process; on those that wait it
-		// ends one request each.
-		defer func() {
-			if p := recover(); p != nil {
-				result = fmt.Sprintf("%v\n%s", p, debug.Stack())
-			}
-		}()
 		// Whoever comes just as a flight ends finds what it left.
 		if e, ok := d.entries.Get(key); ok && d.policy.state(e.term, d.now()) == fresh {
 			return answer{decision: e.decision(d.start), term: e.term}, nil
@@ -213,16 +202,7 @@ func (d *Decider) fly(ctx context.Context, key [32]byte, q authz.Question, deadl
 		d.store(key, a)
 		return a, nil
 	})
-	select {
-	case <-ctx.Done():
-		return answer{err: authz.Refuse(authz.ErrNoDecision, "the request ended before a decision").Because(ctx.Err())}, false
-	case r := <-done:
-		a, ok := r.Val.(answer)
-		if !ok {
-			panic(r.Val)
-		}
-		return a, led
-	}
+	return result.(answer), led
 }
 
 // ask puts the question to OPA within the bounds of time and number.
