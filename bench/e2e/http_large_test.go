@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
@@ -115,10 +116,10 @@ func TestLargeBodies(t *testing.T) {
 }
 
 // A client that stalls is told so, wherever it does: in its header after 10 s, in a
-// body after a minute.
+// body after 30 s.
 func TestSlowClients(t *testing.T) {
 	if os.Getenv("HEADGATE_LONG") == "" {
-		t.Skip("takes a minute: set HEADGATE_LONG=1")
+		t.Skip("takes minutes: set HEADGATE_LONG=1")
 	}
 	api := newAPI(t)
 	st := api.before(t, map[string]string{})
@@ -145,10 +146,39 @@ func TestSlowClients(t *testing.T) {
 			t.Logf("%s: after %v", name, time.Since(start).Round(time.Second))
 		})
 	}
+	// Who is only idle may be so for two minutes, and is told nothing.
+	clients.Go(func() {
+		c := dialAndSay(t, st.Proxy, "GET /health HTTP/1.1\r\nHost: h\r\n\r\n")
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(3 * time.Minute))
+		start, br := time.Now(), bufio.NewReader(c)
+		res, err := http.ReadResponse(br, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, err = io.Copy(io.Discard, res.Body)
+		if rest, closed := io.ReadAll(br); err != nil || closed != nil || len(rest) > 0 || time.Since(start) < 2*time.Minute {
+			t.Errorf("idle: %q, %v, %v after %v", rest, err, closed, time.Since(start))
+		}
+		t.Logf("idle: after %v", time.Since(start).Round(time.Second))
+	})
 	clients.Wait()
 	if seen := api.seen(); len(seen) > 0 {
 		t.Errorf("the API sees %d whole requests", len(seen))
 	}
+	slow := 0.0
+	for line := range strings.Lines(scrape(t, st)) {
+		if strings.HasPrefix(line, "authorizer_proxy_http_requests_total{") && strings.Contains(line, `status_code="408"`) {
+			slow += sum(line, "")
+		}
+	}
+	if slow != 6 {
+		t.Errorf("%v slow clients are counted, want 6", slow)
+	}
+	await(t, "no connection is left but the one that asks", func() bool {
+		return sum(scrape(t, st), "authorizer_proxy_active_connections ") == 0
+	})
 }
 
 // memory reads a line of the first proxy's process status, in bytes: VmRSS is what
