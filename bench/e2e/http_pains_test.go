@@ -43,7 +43,7 @@ var elsewhere = map[string]struct{ pain, tests string }{
 	"C18": {"a dead connection fails a request, or a write is sent twice", "upstream.TestDeadConnection upstream.TestRetryOnce upstream.TestClosedBehindTheAnswer upstream.TestHalfClosedBehindTheAnswer upstream.TestUnaskedAnswer"},
 	"C19": {"the client library rewrites the path", "e2e.TestConformance upstream.TestRequestOnTheWire"},
 	"C20": {"streams break, memory grows", "upstream.TestEventsAreNotHeldBack upstream.TestLargeBodies upstream.TestClientLeavesDuringAnswer e2e.TestLargeBodies"},
-	"C21": {"framing", "e2e.TestConformance conformance.TestRequestPath conformance.TestEarlyAnswer pep.TestExpect pep.TestLoneLF pep.TestMessages"},
+	"C21": {"framing", "e2e.TestConformance e2e.TestTomcat conformance.TestRequestPath conformance.TestEarlyAnswer pep.TestExpect pep.TestLoneLF pep.TestMessages"},
 	"C22": {"preflight, HEAD, OPTIONS, cookies", "pep.TestCrossOrigin pep.TestMethods upstream.TestHead upstream.TestAnswerOnTheWire"},
 	"C23": {"deploys drop requests", "e2e.TestStopUnderLoad e2e.TestStopFinishesWhatIsInFlight pep.TestDrain"},
 	"C24": {"headers too large somewhere in the chain", "e2e.TestTomcat pep.TestFaults upstream.TestContextTooLarge upstream.TestHeaderMax"},

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"headgate/bench/stack"
+	"headgate/proxy/conformance"
 )
 
 // updateSpellings writes the table of TestSpellings anew.
@@ -78,7 +79,11 @@ func tomcat(t *testing.T) map[string]string {
 }
 
 // echo is what the servlet says.
-type echo struct{ Servlet, Path, URI, Protocol string }
+type echo struct {
+	Servlet, Path, URI, Protocol string
+
+	Before int // requests of all connections that Tomcat had ended before
+}
 
 // talker keeps a connection for as long as the other side does, and sends targets
 // byte for byte.
@@ -363,6 +368,46 @@ func TestTomcat(t *testing.T) {
 				t.Errorf("%d %+v, want HTTP/1.1", a.status, e)
 			}
 		}
+	})
+
+	// C21: whatever the bytes of clients, Tomcat reads no more requests than policy
+	// allowed.
+	t.Run("framing", func(t *testing.T) {
+		beside := &talker{t: t, addr: at["reject"]}
+		defer beside.close()
+		own := 0
+		seen := func() (n int) { // requests of others than beside
+			for same := 0; same < 3; own++ {
+				_, e := beside.get("/cwms-data/timeseries")
+				if e.Before-own == n {
+					same++
+				} else {
+					n, same = e.Before-own, 0 // a request is counted a little after its answer
+				}
+			}
+			return n
+		}
+		allowed := func() int {
+			return int(sum(scrape(t, st), `authorizer_proxy_authorization_decisions_total{decision="allow"`))
+		}
+		through.get("/cwms-data/timeseries") // the user is known from here on
+		first := seen()
+		for _, c := range conformance.Cases {
+			seenBefore, allowedBefore := seen(), allowed()
+			auth := bearer(st.Tokens["HECADMIN"]) + "\r\n"
+			nc := dialAndSay(t, st.Proxy, strings.ReplaceAll(c.Send, "{auth}", auth))
+			if err := nc.(*net.TCPConn).CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			if answers, err := io.ReadAll(nc); len(answers) == 0 {
+				t.Errorf("%s: no answer, %v", c.Name, err)
+			}
+			nc.Close()
+			if n, most := seen()-seenBefore, allowed()-allowedBefore; n > most {
+				t.Errorf("%s: Tomcat has read %d requests, policy allowed %d", c.Name, n, most)
+			}
+		}
+		t.Logf("%d byte strings, Tomcat has read %d requests", len(conformance.Cases), seen()-first)
 	})
 
 	// C24: Tomcat takes 8 KiB of header and answers a bare 400 beyond. With ours

@@ -1,10 +1,16 @@
+import jakarta.servlet.ServletException;
 import jakarta.servlet.http.HttpServlet;
 import jakarta.servlet.http.HttpServletRequest;
 import jakarta.servlet.http.HttpServletResponse;
 import java.io.IOException;
+import java.util.concurrent.atomic.AtomicLong;
+import org.apache.catalina.AccessLog;
 import org.apache.catalina.Context;
 import org.apache.catalina.connector.Connector;
+import org.apache.catalina.connector.Request;
+import org.apache.catalina.connector.Response;
 import org.apache.catalina.startup.Tomcat;
+import org.apache.catalina.valves.ValveBase;
 import org.apache.coyote.http2.Http2Protocol;
 
 /**
@@ -12,7 +18,8 @@ import org.apache.coyote.http2.Http2Protocol;
  * has the context /cwms-data, one mapping for each resource, and HTTP/2 as an
  * upgrade. Arguments: a directory to work in, then the resources. It prints the
  * ports of three connectors, which differ in what they do with an encoded slash:
- * reject (as shipped), decode, passthrough. It ends with its standard input.
+ * reject (as shipped), decode, passthrough. Each answer says how many requests were
+ * ended before it, good or bad. It ends with its standard input.
  */
 public class Echo extends HttpServlet {
   private final String name;
@@ -32,7 +39,34 @@ public class Echo extends HttpServlet {
       return;
     }
     a.getWriter().print("{\"servlet\":" + quote(name) + ",\"path\":" + quote(path) + ",\"uri\":" + quote(q.getRequestURI())
-        + ",\"protocol\":" + quote(q.getProtocol()) + "}");
+        + ",\"protocol\":" + quote(q.getProtocol()) + ",\"before\":" + Count.seen.get() + "}");
+  }
+
+  /** What a connector has read as a request, be it good or bad. */
+  private static class Count extends ValveBase implements AccessLog {
+    private static final AtomicLong seen = new AtomicLong();
+
+    Count() {
+      super(true);
+    }
+
+    @Override
+    public void invoke(Request q, Response a) throws IOException, ServletException {
+      getNext().invoke(q, a);
+    }
+
+    @Override
+    public void log(Request q, Response a, long time) {
+      seen.incrementAndGet();
+    }
+
+    @Override
+    public void setRequestAttributesEnabled(boolean enabled) {}
+
+    @Override
+    public boolean getRequestAttributesEnabled() {
+      return false;
+    }
   }
 
   private static String quote(String s) {
@@ -61,6 +95,7 @@ public class Echo extends HttpServlet {
       tomcat.getService().addConnector(c);
       connectors[i] = c;
     }
+    tomcat.getEngine().getPipeline().addValve(new Count());
     Context context = tomcat.addContext("/cwms-data", args[0]);
     for (int i = 1; i < args.length; i++) {
       Tomcat.addServlet(context, args[i], new Echo(args[i]));
