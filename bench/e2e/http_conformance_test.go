@@ -42,6 +42,7 @@ func TestConformance(t *testing.T) {
 			}
 			conformance.Run(t, target)
 			t.Run("mixed", func(t *testing.T) { conformance.Mix(t, target, 200, 2) })
+			t.Run("garbled", func(t *testing.T) { conformance.Garble(t, target, 200, 2) })
 		})
 	}
 }

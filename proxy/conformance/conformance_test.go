@@ -89,7 +89,7 @@ func requestPath(t *testing.T, api string, config *tls.Config) (addr string, all
 }
 
 var (
-	rounds = flag.Int("rounds", 300, "how many connections of mixed cases")
+	rounds = flag.Int("rounds", 300, "how many connections of mixed and of garbled cases")
 	seed   = flag.Uint64("seed", 1, "of their order")
 )
 
@@ -109,6 +109,7 @@ func TestRequestPath(t *testing.T) {
 			target := Target{Addr: addr, TLS: c.dialed, API: api, Auth: auth, Allowed: func() int { return int(allowed.Load()) }}
 			Run(t, target)
 			t.Run("mixed", func(t *testing.T) { Mix(t, target, *rounds, *seed) })
+			t.Run("garbled", func(t *testing.T) { Garble(t, target, *rounds, *seed) })
 		})
 	}
 }

@@ -253,19 +253,8 @@ func (target Target) mixed(t *testing.T, r *rand.Rand, cases []Case) {
 		names, seen, raw = append(names, c.Name), append(seen, c.Seen...), raw+c.Send
 	}
 	raw = strings.ReplaceAll(raw+poison, "{auth}", target.Auth)
-	most := []int{10, 100, 1000, len(raw)}[r.IntN(4)]
-	var pieces []string
-	for len(raw) > 0 {
-		n := min(len(raw), 1+r.IntN(most))
-		pieces, raw = append(pieces, raw[:n]), raw[n:]
-	}
-	go func() {
-		for _, p := range pieces {
-			if _, err := io.WriteString(nc, p); err != nil {
-				return
-			}
-		}
-	}()
+	pieces := cut(r, raw)
+	go say(nc, pieces)
 	br := bufio.NewReader(nc)
 	for _, c := range cases {
 		for _, want := range strings.Fields(c.Want) {
@@ -300,6 +289,87 @@ func (target Target) mixed(t *testing.T, r *rand.Rand, cases []Case) {
 				t.Errorf("%q: the API has seen the body %q of %s, want %q", names, got[0].Body, c.Name, c.Body)
 			}
 			got = got[len(c.Seen):]
+		}
+	}
+}
+
+// cut cuts bytes into random pieces.
+func cut(r *rand.Rand, raw string) (pieces []string) {
+	for most := []int{3, 30, 300, 30 << 10}[r.IntN(4)]; len(raw) > 0; {
+		n := min(len(raw), 1+r.IntN(most))
+		pieces, raw = append(pieces, raw[:n]), raw[n:]
+	}
+	return pieces
+}
+
+func say(nc net.Conn, pieces []string) {
+	for _, p := range pieces {
+		if _, err := io.WriteString(nc, p); err != nil {
+			return
+		}
+	}
+}
+
+// Garble sends cases in random order with random bytes put in, taken out or written
+// over. Nobody knows what must come of them; but the API must not have seen more
+// requests than were allowed, nor one that it could misread.
+func Garble(t *testing.T, target Target, rounds int, seed uint64) {
+	var open []Case
+	for _, c := range Cases {
+		if !c.End && !strings.HasSuffix(c.Want, "close") && len(c.Send) < 20<<10 {
+			open = append(open, c)
+		}
+	}
+	odd := []string{
+		"\n", "\r", "\r\n", "\n\n", "\r\n\n", "\r\n\r\n", "\x00", " ", "\t", ":", "0\r\n", "0\r\n\r\n", "5\r\nhello\r\n", "Content-Length: 5\r\n",
+		"Transfer-Encoding: chunked\r\n", "Expect: 100-continue\r\n", "Connection: close\r\n", smuggled, with(""),
+	}
+	r := rand.New(rand.NewPCG(seed, 0))
+	for round := range rounds {
+		var raw string
+		for range 1 + r.IntN(5) {
+			raw += open[r.IntN(len(open))].Send
+		}
+		for range 1 + r.IntN(4) {
+			at, in, out := r.IntN(len(raw)), odd[r.IntN(len(odd))], 0
+			switch r.IntN(3) {
+			case 0:
+				out = len(in)
+			case 1:
+				in, out = "", 1+r.IntN(3)
+			}
+			raw = raw[:at] + in + raw[min(len(raw), at+out):]
+		}
+		if target.garbled(t, cut(r, strings.ReplaceAll(raw, "{auth}", target.Auth))); t.Failed() {
+			t.Fatalf("in round %d of seed %d: %q", round, seed, raw)
+		}
+	}
+}
+
+func (target Target) garbled(t *testing.T, pieces []string) {
+	target.API.Reset()
+	allowed := target.Allowed()
+	nc, err := target.dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	_ = nc.SetDeadline(time.Now().Add(patience))
+	go func() {
+		say(nc, pieces)
+		_ = nc.(interface{ CloseWrite() error }).CloseWrite()
+	}()
+	_, err = io.Copy(io.Discard, nc)
+	if timeout := net.Error(nil); errors.As(err, &timeout) && timeout.Timeout() {
+		t.Errorf("it does not end: %v", err)
+	}
+	seen := target.API.Seen()
+	if n := target.Allowed() - allowed; n < len(seen) {
+		t.Errorf("the API has seen %d requests, %d were allowed", len(seen), n)
+	}
+	for _, r := range seen {
+		for _, fault := range r.faults() {
+			t.Errorf("the API sees a request that %s: %q", fault, r.Head)
 		}
 	}
 }
