@@ -34,7 +34,7 @@ type message struct {
 	early  int  // bytes of it that were read before its framing was known
 
 	held []byte // read, and not yet handed on
-	hold *[headerMax]byte
+	hold *[holdMax]byte
 }
 
 type phase uint8
@@ -97,16 +97,19 @@ func (m *message) body(length int) {
 	}
 }
 
-var holds = sync.Pool{New: func() any { return new([headerMax]byte) }}
+// holdMax is the most that is read at once where some of it may be held back: a
+// header, or as much as package upstream asks for of a body.
+const holdMax = 32 << 10
+
+var holds = sync.Pool{New: func() any { return new([holdMax]byte) }}
 
 // read reads from the connection, but not beyond the end of a message.
 func (m *message) read(from io.Reader, p []byte) (n int, err error) {
-	p = p[:min(len(p), headerMax)] // what is held back must have room
 	switch m.phase {
 	case behind:
 		p = p[:1] // a body that is read has as much
 		if m.hold == nil {
-			m.hold = holds.Get().(*[headerMax]byte)
+			m.hold = holds.Get().(*[holdMax]byte)
 			n, err = from.Read(m.hold[:])
 			m.held = m.hold[:n]
 		}
@@ -115,6 +118,8 @@ func (m *message) read(from io.Reader, p []byte) (n int, err error) {
 			return 0, errBeyond
 		}
 		p = p[:min(len(p), m.left)]
+	default:
+		p = p[:min(len(p), holdMax)] // what is held back must have room
 	}
 	came := m.held[:min(len(p), len(m.held))]
 	if m.hold == nil {
@@ -126,7 +131,7 @@ func (m *message) read(from io.Reader, p []byte) (n int, err error) {
 	case m.hold != nil:
 		m.held = m.held[copy(p, came[:n]):]
 	case n < len(came):
-		m.hold = holds.Get().(*[headerMax]byte)
+		m.hold = holds.Get().(*[holdMax]byte)
 		m.held = m.hold[:copy(m.hold[:], came[n:])]
 	}
 	switch {

@@ -41,7 +41,7 @@ func TestMessages(t *testing.T) {
 		"in halves":            iotest.HalfReader,
 		"with the end at once": iotest.DataErrReader,
 	} {
-		for _, size := range []int{1, 7, headerMax, 2 * headerMax} {
+		for _, size := range []int{1, 7, headerMax, 2 * holdMax} {
 			for early := range 3 {
 				t.Run(fmt.Sprintf("%s, reads of %d, %d early", name, size, early), func(t *testing.T) {
 					var m message
@@ -217,10 +217,10 @@ func TestLoneLFInTrailer(t *testing.T) {
 
 // A body of lines that are empty costs no more for being copied again and again.
 func TestHeldBytesAreCopiedOnce(t *testing.T) {
-	all := bytes.Repeat([]byte("\r\n"), headerMax/2)
+	all := bytes.Repeat([]byte("\r\n"), holdMax/2)
 	m := message{phase: chunked}
 	source := bytes.NewReader(all)
-	p := make([]byte, headerMax)
+	p := make([]byte, holdMax)
 	for n := 0; n < len(all); n += 2 {
 		p[2] = 'x'
 		if got, err := m.read(source, p); got != 2 || err != nil || n > 0 && p[2] != 'x' {
