@@ -53,6 +53,10 @@ type Principal struct {
 
 	// Expires is when the credential ends by itself; zero if it does not say.
 	Expires time.Time
+	// Keys are the signing keys, by their generation, that a token was verified with,
+	// and Until is when it has to be verified again.
+	Keys  uint64
+	Until time.Time
 	// Guessable marks a credential of less than 128 bits: its digest must not
 	// leave the process.
 	Guessable bool
@@ -77,6 +81,10 @@ type Credentials struct {
 	Authorization []byte // the value of the only Authorization header; nil without
 	Cookie        []byte // the session cookies alone, "name=value; name=value"; nil without
 	TestUser      []byte // x-test-user; nil without
+
+	// Last is whom the request before on the same connection came from; nil if it is
+	// not known. Mostly this one comes from them too.
+	Last *Principal
 
 	// From is the address of the client, of IPv6 its network of 64 bits; the zero
 	// Addr if it is not known.

@@ -40,6 +40,11 @@ func TestPrincipalOfAToken(t *testing.T) {
 		Alias:      sha256.Sum256([]byte(issuerName + "::f:1:m5")),
 		Credential: authz.Credential{Header: "Authorization", Value: "Bearer " + token},
 		Expires:    time.Unix(exp, 0),
+		Keys:       1,
+		Until:      got.Until,
+	}
+	if left := time.Until(got.Until); left <= 0 || left > cacheLife {
+		t.Errorf("it counts for %v", left)
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
@@ -257,16 +262,32 @@ func TestLeeway(t *testing.T) {
 }
 
 func TestTokenCache(t *testing.T) {
+	t.Run("in the process", func(t *testing.T) { testTokenCache(t, false) })
+	t.Run("with the connection", func(t *testing.T) { testTokenCache(t, true) })
+}
+
+// testTokenCache: with the connection, whom it showed last is all that is known.
+func testTokenCache(t *testing.T, connection bool) {
 	issuer := newIssuer(t, rsaKey().jwk())
 	var clock hand
 	clock.advance(time.Duration(time.Now().Unix()) * time.Second)
 	v := newVerifier(t, issuer, func(c *Config) { c.Now = clock.now })
+	var last *authz.Principal
+	show := func(token string) (*authz.Principal, error) {
+		c := authz.Credentials{Authorization: []byte("Bearer " + token)}
+		if connection {
+			v.tokens.Clear()
+			c.Last = last
+		}
+		return v.Verify(context.Background(), c)
+	}
 	ask := func(token string) *authz.Principal {
 		t.Helper()
-		p, err := verify(v, "Bearer "+token)
+		p, err := show(token)
 		if err != nil {
 			t.Fatal(err)
 		}
+		last = p
 		return p
 	}
 
@@ -288,7 +309,7 @@ func TestTokenCache(t *testing.T) {
 		t.Error("a token was served from the cache at its exp")
 	}
 	clock.advance(leeway)
-	if _, err := verify(v, "Bearer "+short); !errors.Is(err, authz.ErrUnauthenticated) {
+	if _, err := show(short); !errors.Is(err, authz.ErrUnauthenticated) {
 		t.Errorf("a token after exp and leeway gave %v", err)
 	}
 	if clock.advance(-leeway - 5*time.Second); ask(short) == nil {
@@ -313,7 +334,7 @@ func TestTokenCache(t *testing.T) {
 	if err := v.keys.refresh(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := verify(v, "Bearer "+long); !errors.Is(err, authz.ErrUnauthenticated) {
+	if _, err := show(long); !errors.Is(err, authz.ErrUnauthenticated) {
 		t.Errorf("a token of a withdrawn key gave %v", err)
 	}
 	if v.Generation() != 3 {

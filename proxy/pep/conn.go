@@ -47,7 +47,8 @@ type conn struct {
 	set     time.Time // the one that is set; zero if unknown
 	kept    bool      // a request was answered
 	message message
-	waiting *exchange // judged, its body has yet to come
+	waiting *exchange        // judged, its body has yet to come
+	last    *authz.Principal // of the request before
 	abandon func(*exchange)
 }
 

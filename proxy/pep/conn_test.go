@@ -192,6 +192,43 @@ func TestConnectionLimits(t *testing.T) {
 	}
 }
 
+// Identify is told whom the connection showed last, and of no other connection.
+func TestLastPrincipal(t *testing.T) {
+	last := make(chan string, 1)
+	f := serve(t, func(h *Handler) {
+		identify := h.Identify
+		h.Identify = func(ctx context.Context, c authz.Credentials) (*authz.Principal, error) {
+			name := "nobody"
+			if c.Last != nil {
+				name = string(c.Last.Method) + " " + c.Last.ID
+			}
+			last <- name
+			return identify(ctx, c)
+		}
+	})
+	one, other := f.dial(t), f.dial(t)
+	for i, step := range []struct {
+		by            *client
+		authorization string
+		want          string
+	}{
+		{one, "Authorization: Bearer alice", "nobody"},
+		{other, "Authorization: Bearer bob", "nobody"},
+		{one, "Authorization: Bearer alice", "jwt alice"},
+		{one, "Authorization: Bearer bad", "jwt alice"},
+		{one, "Authorization: Bearer carol", "jwt alice"},
+		{one, "Accept: */*", "jwt carol"},
+		{one, "Authorization: Bearer alice", "none "},
+		{other, "Accept: */*", "jwt bob"},
+	} {
+		step.by.send(get("/api/items?office=SWT", step.authorization))
+		step.by.read("GET")
+		if got := <-last; got != step.want {
+			t.Errorf("step %d: got %q, want %q", i, got, step.want)
+		}
+	}
+}
+
 // certified is a server with a certificate, which its client knows.
 func certified(t *testing.T) *httptest.Server {
 	t.Helper()

@@ -91,7 +91,7 @@ func (x *exchange) read() (err error) {
 		if c.message.phase == broken {
 			return authz.Refuse(authz.ErrMalformed, "a line of this request, or of the one before, does not end in CRLF")
 		}
-		x.credentials.From = c.from
+		x.credentials.From, x.credentials.Last = c.from, c.last
 	}
 	if err = x.head.read(header.RawHeaders()); err != nil {
 		return err

@@ -153,6 +153,9 @@ func (h *Handler) identify(x *exchange) (err error) {
 	if err != nil {
 		return err
 	}
+	if c := ours(x.rc); c != nil {
+		c.last = x.principal
+	}
 	return h.describe(x)
 }
 
