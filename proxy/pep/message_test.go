@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -226,5 +227,55 @@ func TestHeldBytesAreCopiedOnce(t *testing.T) {
 		if got, err := m.read(source, p); got != 2 || err != nil || n > 0 && p[2] != 'x' {
 			t.Fatalf("%d bytes, %v, %q", got, err, p[:4])
 		}
+	}
+}
+
+// FuzzMessage: however bytes come and are asked for, the messages in them are the
+// same, each is handed on whole, and nothing is lost between them.
+func FuzzMessage(f *testing.F) {
+	f.Add([]byte("GET / HTTP/1.1\r\nA: b\r\n\r\nGET / HTTP/1.1\r\n\r\n"), uint8(7), int8(-2))
+	f.Add([]byte("\r\nPOST / HTTP/1.1\r\n\r\nab\nPOST / HTTP/1.1\r\n\r\nxyz"), uint8(200), int8(3))
+	f.Add([]byte("GET / HTTP/1.1\nA: b\r\n\r\n"), uint8(1), int8(0))
+	f.Add([]byte("GET / HTTP/1.1\r\n\n"), uint8(3), int8(-2))
+	f.Fuzz(func(t *testing.T, raw []byte, size uint8, length int8) {
+		whole := messagesIn(bytes.NewReader(raw), int(size)+1, int(length))
+		bytewise := messagesIn(iotest.OneByteReader(bytes.NewReader(raw)), 1, int(length))
+		if !slices.Equal(whole, bytewise) {
+			t.Errorf("%q\nat once        %q\nbyte for byte  %q", raw, whole, bytewise)
+		}
+		if !bytes.HasPrefix(raw, []byte(strings.Join(whole, ""))) {
+			t.Errorf("%q is not what came: %q", whole, raw)
+		}
+		for _, one := range whole {
+			header := one[:len(one)-max(0, int(length))]
+			for line := range strings.SplitAfterSeq(strings.TrimSuffix(header, "\r\n"), "\n") {
+				if line != "" && !strings.HasSuffix(line, "\r\n") {
+					t.Errorf("a line of %q does not end in CRLF", header)
+				}
+			}
+		}
+	})
+}
+
+// messagesIn returns the whole messages that are read, with bodies of one length.
+func messagesIn(from io.Reader, size, length int) (all []string) {
+	var m message
+	p := make([]byte, size)
+	for {
+		var one []byte
+		for m.phase <= within || m.phase == counted && m.left > 0 {
+			n, err := m.read(from, p)
+			if one = append(one, p[:n]...); err != nil && n == 0 || errors.Is(err, errLoneLF) {
+				return all
+			}
+			if m.phase == behind {
+				m.body(length)
+			}
+		}
+		if m.phase == broken {
+			return all
+		}
+		m.next()
+		all = append(all, string(one))
 	}
 }
