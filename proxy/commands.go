@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // command is a subcommand. Without one the program serves.
@@ -31,7 +34,7 @@ func commands() []command {
 		{"make-secret", "FILE...", "write a random secret into each file that is not there yet, for settings by file", makeSecret},
 		{"prewarm", "--users FILE", "read the contexts of users, a name a line, with the service key before they come", prewarmCommand},
 		{"replay", "--log FILE --opa URL [FLAGS]", "ask a candidate OPA the questions of a decision log; exit 1 if an answer changes, 2 if they cannot be asked", replayCommand},
-		{"report", "[--log FILE] [--top N] [--json]", "summarise a decision log: who was or would be denied what, how often and why", reportCommand},
+		{"report", "[--log FILE] [FLAGS]", "summarise a decision log: who was or would be denied what, how often and why", reportCommand},
 		{"routes", "[METHOD TARGET [BODY-FILE]]", "print the route table, or what a request means by it", routesCommand},
 		{"version", "", "print the version", func(_ context.Context, _, _ []string, out io.Writer) error {
 			_, err := fmt.Fprintln(out, version())
@@ -42,18 +45,38 @@ func commands() []command {
 }
 
 func subcommand(ctx context.Context, args, environ []string, stdout io.Writer) error {
-	name := args[0]
-	if name == "--help" || name == "-h" {
+	name, args := args[0], args[1:]
+	if asksHelp(name) {
 		name = "help"
 	}
 	var names []string
 	for _, c := range commands() {
-		if c.name == name {
-			return c.run(ctx, args[1:], environ, stdout)
+		switch {
+		case c.name != name:
+		case len(args) > 0 && asksHelp(args[0]):
+			return c.help(ctx, stdout)
+		case len(args) > 0 && c.args == "":
+			return fmt.Errorf("%s: want no arguments, got %q", name, args)
+		default:
+			return c.run(ctx, args, environ, stdout)
 		}
 		names = append(names, c.name)
 	}
-	return fmt.Errorf("no subcommand %q: want %s, or none to serve", args[0], strings.Join(names, ", "))
+	return fmt.Errorf("no subcommand %q: want %s, or none to serve", name, strings.Join(names, ", "))
+}
+
+func asksHelp(arg string) bool { return arg == "--help" || arg == "-help" || arg == "-h" }
+
+// help is about one subcommand.
+func (c *command) help(ctx context.Context, out io.Writer) error {
+	text := fmt.Sprintf("Usage: %s\n\n%s\n", strings.TrimSpace("proxy "+c.name+" "+c.args), c.doc)
+	if strings.Contains(c.args, "[FLAGS]") {
+		var flags flagHelp
+		errors.As(c.run(ctx, []string{"--help"}, nil, io.Discard), &flags)
+		text += "\n" + string(flags)
+	}
+	_, err := io.WriteString(out, text)
+	return err
 }
 
 func help(out io.Writer) error {
@@ -79,13 +102,32 @@ func checkConfig(_ context.Context, _, environ []string, out io.Writer) error {
 		fmt.Fprintln(out, "warning:", w)
 	}
 	if err == nil {
-		_, err = loadRoutes(c)
+		err = checkFiles(c)
 	}
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintln(out, "the settings are good")
 	return err
+}
+
+// checkFiles reads the files that settings name, as the start does.
+func checkFiles(c Config) error {
+	_, routes := loadRoutes(c)
+	p := &proxy{config: c, log: zerolog.Nop()}
+	_, ca := p.userConfig()
+	var pair, names error
+	if c.TLSCert != "" {
+		if _, pair = tls.LoadX509KeyPair(c.TLSCert, c.TLSKey); pair != nil {
+			pair = fmt.Errorf("TLS_CERT and TLS_KEY: %w", pair)
+		}
+	}
+	if c.PrewarmFile != "" {
+		if _, names = userNames(c.PrewarmFile); names != nil {
+			names = fmt.Errorf("PREWARM_FILE: %w", names)
+		}
+	}
+	return errors.Join(routes, ca, pair, names)
 }
 
 // version is the module's version where the build knows it, else the commit.
@@ -142,7 +184,7 @@ func callAdmin(ctx context.Context, environ []string, method, path string, body 
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, fmt.Errorf("no answer from ADMIN_ADDR=%q, want that of the running proxy: %w", c.AdminAddr, err)
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(resp.Body, 4<<20))

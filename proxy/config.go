@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/caarlos0/env/v11"
 	"github.com/rs/zerolog"
+
+	"headgate/proxy/cache"
 )
 
 // Config is every setting, read from the environment once at start. Tags: env is
@@ -92,13 +95,18 @@ func LoadConfig(environ []string) (c Config, warnings []string, err error) {
 	// env skips variables that are set to nothing when there is a default; of
 	// REDIS_URL that is a value of its own.
 	redis, given := vars["REDIS_URL"]
+	bad := map[string]bool{} // settings that hold their zero for want of a value
 	if err := env.ParseWithOptions(&c, env.Options{Environment: vars}); err != nil {
-		faults = append(faults, explain(err, vars)...)
+		faults = append(faults, explain(err, vars, bad)...)
 	}
 	if given && redis == "" {
 		c.Redis = ""
 	}
-	faults = append(faults, c.check()...)
+	for _, f := range c.check() {
+		if name := f[:strings.IndexAny(f, "=: ")]; !bad[name] {
+			faults = append(faults, f)
+		}
+	}
 	if vars["OPA_WHITELIST_ENDPOINTS"] != "" {
 		warnings = append(warnings, "OPA_WHITELIST_ENDPOINTS is ignored: every request is decided; what is public is a rule in policy")
 	}
@@ -133,6 +141,8 @@ func prepare(vars map[string]string) (faults []string) {
 			faults = append(faults, fmt.Sprintf("%s and %s_FILE are both set: want one of them", s.Name, s.Name))
 		case err != nil:
 			faults = append(faults, fmt.Sprintf("%s_FILE=%q: %v", s.Name, file, err))
+		case len(bytes.TrimSpace(content)) == 0:
+			faults = append(faults, fmt.Sprintf("%s_FILE=%q: want a secret in it, it is empty", s.Name, file))
 		default:
 			vars[s.Name] = strings.TrimRight(string(content), "\r\n")
 		}
@@ -140,8 +150,8 @@ func prepare(vars map[string]string) (faults []string) {
 	return faults
 }
 
-// explain turns env's errors into lines that name the variable.
-func explain(err error, vars map[string]string) (faults []string) {
+// explain turns env's errors into lines that name the variable, and notes it in bad.
+func explain(err error, vars map[string]string, bad map[string]bool) (faults []string) {
 	var all env.AggregateError
 	if !errors.As(err, &all) {
 		return []string{err.Error()}
@@ -157,6 +167,7 @@ func explain(err error, vars map[string]string) (faults []string) {
 			continue
 		}
 		s := byField[parse.Name]
+		bad[s.Name] = true
 		value := fmt.Sprintf("=%q", vars[s.Name])
 		if s.Secret {
 			value = ""
@@ -208,7 +219,10 @@ func (c *Config) check() (faults []string) {
 	if c.TestUsers && len(c.TrustedProxies) > 0 {
 		fault("TEST_USERS=true: want TRUSTED_PROXIES unset, since requests would come from elsewhere")
 	}
-	host, _, err := net.SplitHostPort(c.AdminAddr)
+	host, port, err := net.SplitHostPort(c.AdminAddr)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
 	if err != nil {
 		fault("ADMIN_ADDR=%q: want host:port", c.AdminAddr)
 	} else if !loopback(host) && c.AdminToken == "" {
@@ -222,10 +236,22 @@ func (c *Config) check() (faults []string) {
 			fault("%s=%v: want more than 0", name, d)
 		}
 	}
-	if c.PolicyPoll >= c.PolicyLease {
+	if c.ShutdownDelay < 0 {
+		fault("SHUTDOWN_DELAY=%v: want 0 or more", c.ShutdownDelay)
+	}
+	if !strings.HasPrefix(c.OPAPath, "/") {
+		fault("OPA_POLICY_PATH=%q: want a path such as /v1/data/cwms/authz/decision", c.OPAPath)
+	}
+	if c.PolicyLease > 0 && c.PolicyPoll >= c.PolicyLease {
 		fault("POLICY_POLL_INTERVAL=%v: want less than POLICY_LEASE=%v, or every lease runs out", c.PolicyPoll, c.PolicyLease)
 	}
-	if c.ContextRefresh > c.ContextLife {
+	if c.ContextLife < 1 {
+		fault("USER_CONTEXT_TTL_SECONDS=%d: want 1 or more", c.ContextLife)
+	}
+	if c.ContextRefresh < 1 {
+		fault("USER_CONTEXT_REFRESH_SECONDS=%d: want 1 or more", c.ContextRefresh)
+	}
+	if c.ContextLife > 0 && c.ContextRefresh > c.ContextLife {
 		fault("USER_CONTEXT_REFRESH_SECONDS=%d: want at most USER_CONTEXT_TTL_SECONDS=%d", c.ContextRefresh, c.ContextLife)
 	}
 	if c.CacheMax < 1 {
@@ -251,8 +277,12 @@ func (c *Config) check() (faults []string) {
 	if c.PrewarmFile != "" && c.ServiceKey == "" {
 		fault("PREWARM_FILE=%q: want CWMS_API_KEY, too", c.PrewarmFile)
 	}
-	if c.LookupURL != "" && !strings.Contains(c.LookupURL, "{name}") {
-		fault("USER_LOOKUP_URL=%q: want {name} where the name of the user goes", c.LookupURL)
+	if c.LookupURL != "" {
+		if _, err := parseHTTP(c.LookupURL); err != nil {
+			fault("USER_LOOKUP_URL=%q: %v", c.LookupURL, err)
+		} else if !strings.Contains(c.LookupURL, "{name}") {
+			fault("USER_LOOKUP_URL=%q: want {name} where the name of the user goes", c.LookupURL)
+		}
 	}
 	for _, o := range c.Origins {
 		if u, err := url.Parse(o); err != nil || u.Scheme == "" || u.Host == "" || u.Path != "" {
@@ -408,6 +438,11 @@ func (u *opaURL) UnmarshalText(b []byte) error {
 func (u *opaURL) url() *url.URL { return (*url.URL)(u) }
 
 type redisURL string
+
+func (r *redisURL) UnmarshalText(b []byte) error {
+	*r = redisURL(b)
+	return cache.CheckURL(string(b))
+}
 
 func (redisURL) String() string   { return "[secret]" }
 func (redisURL) GoString() string { return "[secret]" }

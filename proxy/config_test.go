@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -55,6 +56,8 @@ func TestConfigFaults(t *testing.T) {
 		{"CONTEXT_HEADER=x y", `CONTEXT_HEADER="x y": want the name of a header, or none`},
 		{"USER_CONTEXT_URL=profile", `USER_CONTEXT_URL="profile": want an http or https URL without user, such as http://localhost:7001/v2, or none, or redis`},
 		{"USER_CONTEXT_REFRESH_SECONDS=4000", `USER_CONTEXT_REFRESH_SECONDS=4000: want at most USER_CONTEXT_TTL_SECONDS=1800`},
+		{"USER_CONTEXT_REFRESH_SECONDS=0", `USER_CONTEXT_REFRESH_SECONDS=0: want 1 or more`},
+		{"USER_CONTEXT_TTL_SECONDS=0", `USER_CONTEXT_TTL_SECONDS=0: want 1 or more`},
 		{"USER_LOOKUP_URL=http://a/users", `USER_LOOKUP_URL="http://a/users": want {name} where the name of the user goes`},
 		{"AUTH_MODE=open", `AUTH_MODE="open": want jwt or none`},
 		{"CORS_ORIGINS=example.org", `CORS_ORIGINS: "example.org": want origins such as https://maps.example.org`},
@@ -65,11 +68,19 @@ func TestConfigFaults(t *testing.T) {
 		{"TEST_USERS=true", `TEST_USERS=true: want HOST to be a loopback address, since it gives anybody any identity; HOST="0.0.0.0"`},
 		{"BYPASS_AUTH=true", `BYPASS_AUTH=true: not supported, since it would forward every request undecided while OPA is away; ENFORCE=report shows what policy would deny without denying it`},
 		{"ADMIN_TOKEN_FILE=/nowhere", `ADMIN_TOKEN_FILE="/nowhere": open /nowhere: no such file or directory`},
+		{"ADMIN_TOKEN_FILE=/dev/null", `ADMIN_TOKEN_FILE="/dev/null": want a secret in it, it is empty`},
+		{"ADMIN_ADDR=127.0.0.1:x", `ADMIN_ADDR="127.0.0.1:x": want host:port`},
+		{"SHUTDOWN_DELAY=-1s", `SHUTDOWN_DELAY=-1s: want 0 or more`},
+		{"OPA_POLICY_PATH=cwms/authz", `OPA_POLICY_PATH="cwms/authz": want a path such as /v1/data/cwms/authz/decision`},
+		{"USER_LOOKUP_URL=users/{name}", `USER_LOOKUP_URL="users/{name}": want an http or https URL without user, such as http://localhost:7001/v2`},
+		{"REDIS_URL=http://redis:6379", `REDIS_URL: want a URL such as redis://user:password@host:6379, rediss:// or unix://, with a password that is percent-encoded`},
 		{"DEBUG_HEADERS=maybe", `DEBUG_HEADERS="maybe": want true or false`},
 	} {
 		_, _, err := LoadConfig(enough(c.set))
 		if err == nil || !slicesContainsLine(err.Error(), c.want) {
 			t.Errorf("%s:\n got %v\nwant %s", c.set, err, c.want)
+		} else if strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: one fault is said more than once:\n%v", c.set, err)
 		}
 	}
 
@@ -77,6 +88,16 @@ func TestConfigFaults(t *testing.T) {
 	for _, want := range []string{"PORT=", "OPA_TIMEOUT=", "CWMS_API_URL=", "JWT_ISSUER:"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("all faults at once: %q is missing in:\n%v", want, err)
+		}
+	}
+}
+
+// Files that settings name are looked at as well, each under the name of its setting.
+func TestCheckConfigFiles(t *testing.T) {
+	err := run(t.Context(), []string{"check-config"}, enough("ROUTES_FILE=/nowhere", "UPSTREAM_CA=/nowhere", "TLS_CERT=/nowhere", "TLS_KEY=/nowhere", "PREWARM_FILE=/nowhere", "CWMS_API_KEY=k"), io.Discard, io.Discard)
+	for _, name := range []string{"ROUTES_FILE", "UPSTREAM_CA", "TLS_CERT and TLS_KEY", "PREWARM_FILE"} {
+		if err == nil || !strings.Contains("\n"+err.Error(), "\n"+name+": ") {
+			t.Errorf("%s is missing in: %v", name, err)
 		}
 	}
 }
@@ -98,6 +119,12 @@ func TestConfigSecrets(t *testing.T) {
 	_, _, err = LoadConfig(enough("ADMIN_TOKEN=canary-secret", "ADMIN_TOKEN_FILE="+file, "PORT=x"))
 	if err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "both set") {
 		t.Errorf("got %v", err)
+	}
+	for _, url := range []string{"redis://proxy:canary/x@redis", "redis://proxy:1/canary@redis", "redis://proxy:canary#x@redis", "redis://proxy:10%canary@redis:x"} {
+		_, _, err = LoadConfig(enough("REDIS_URL=" + url))
+		if err == nil || strings.Contains(err.Error(), "canary") || !strings.HasPrefix(err.Error(), "REDIS_URL: want a URL") {
+			t.Errorf("%s: got %v", url, err)
+		}
 	}
 }
 

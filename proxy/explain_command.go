@@ -30,6 +30,9 @@ func parseFlags(name string, args []string, declare func(*flag.FlagSet)) (rest [
 			var usage strings.Builder
 			f.SetOutput(&usage)
 			f.PrintDefaults()
+			if errors.Is(err, flag.ErrHelp) {
+				return nil, flagHelp(usage.String())
+			}
 			return nil, fmt.Errorf("%w; want:\n%s", err, usage.String())
 		}
 		if args = f.Args(); len(args) == 0 {
@@ -38,6 +41,11 @@ func parseFlags(name string, args []string, declare func(*flag.FlagSet)) (rest [
 		rest, args = append(rest, args[0]), args[1:]
 	}
 }
+
+// flagHelp lists the flags of a subcommand for whoever asks for help.
+type flagHelp string
+
+func (h flagHelp) Error() string { return string(h) }
 
 const explainArgs = "METHOD TARGET [BODY-FILE]"
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"crypto/tls"
+	"fmt"
 	"net"
 	"os"
 	"sync"
@@ -24,7 +25,8 @@ func (p *proxy) listen(address string) (net.Listener, error) {
 	}
 	c := &certificate{cert: p.config.TLSCert, key: p.config.TLSKey, said: sayOnce(p.log)}
 	if _, err := c.get(nil); err != nil {
-		return nil, err
+		_ = l.Close()
+		return nil, fmt.Errorf("TLS_CERT and TLS_KEY: %w", err)
 	}
 	p.certificate = c
 	return pep.Listen(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: c.get}), nil

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"headgate/proxy/pip"
@@ -23,7 +24,9 @@ func (p *proxy) userConfig() (users pip.Config, err error) {
 		users.LookupURL = c.below("/users/{name}?include-roles=true")
 	}
 	if c.UpstreamCA != "" {
-		users.DialTLS, err = upstream.DialTLS(c.UpstreamCA, sayOnce(p.log))
+		if users.DialTLS, err = upstream.DialTLS(c.UpstreamCA, sayOnce(p.log)); err != nil {
+			err = fmt.Errorf("UPSTREAM_CA: %w", err)
+		}
 	}
 	return users, err
 }

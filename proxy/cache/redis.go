@@ -139,14 +139,18 @@ func OpenRedis(cfg RedisConfig) (*Redis, error) {
 	return r, nil
 }
 
-// options reads the URL. Its errors never repeat the URL, which holds a password.
+// CheckURL is an error if nothing could be opened by the URL.
+func CheckURL(raw string) error {
+	_, err := options(raw)
+	return err
+}
+
+// options reads the URL. Its error repeats nothing of what the parser says: where a
+// password is not percent-encoded, parts of it are taken for port, path or escape.
 func options(raw string) (rueidis.ClientOption, error) {
 	opt, err := rueidis.ParseURL(raw)
 	if err != nil {
-		if e := (*url.Error)(nil); errors.As(err, &e) {
-			err = e.Err
-		}
-		return opt, fmt.Errorf("cannot read the Redis URL: %w", err)
+		return opt, errors.New("want a URL such as redis://user:password@host:6379, rediss:// or unix://, with a password that is percent-encoded")
 	}
 	several := opt.Sentinel.MasterSet != "" || len(opt.InitAddress) > 1
 	if opt.TLSConfig != nil && several {
