@@ -65,6 +65,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return nil
 	}
 	fmt.Fprint(stderr, usage)
+	if command == "" {
+		return errors.New("want a command")
+	}
 	return fmt.Errorf("unknown command %q", command)
 }
 

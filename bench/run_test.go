@@ -28,6 +28,10 @@ func TestRunRefuses(t *testing.T) {
 		{"surprise", `unknown argument "surprise"`},
 		{"--only nonsense", `no table "nonsense"`},
 		{"--target http://127.0.0.1:1", "issuer"},
+		{"--target 127.0.0.1:3001 --issuer http://127.0.0.1:1", `target "127.0.0.1:3001": want a URL such as`},
+		{"--target https://127.0.0.1:1 --issuer http://127.0.0.1:1", "want a URL such as http://"},
+		{"--target http://127.0.0.1:1 --issuer id", `issuer "id": want a URL such as`},
+		{"--target http://127.0.0.1:1 --issuer http://127.0.0.1:1 --only miss", "nothing was measured: "},
 	} {
 		var stdout, stderr bytes.Buffer
 		err := run(t.Context(), append([]string{"run"}, strings.Fields(c.args)...), &stdout, &stderr)

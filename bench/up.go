@@ -149,7 +149,7 @@ func describe(w io.Writer, s *stack.Stack, of string) error {
 	}
 	text := "Everything runs. Ctrl-C stops it.\n\n"
 	for i, url := range s.Proxies {
-		text += fmt.Sprintf("  proxy    %s%s\n  admin    %s\n", url, path, s.Admins[i])
+		text += fmt.Sprintf("  proxy    %s%s\n  admin    %s (ADMIN_TOKEN=%s)\n", url, path, s.Admins[i], s.AdminToken)
 	}
 	text += fmt.Sprintf("  OPA      %s\n  Redis    %s\n  API      %s%s (%s)\n  issuer   %s (password of a user: its name)\n  control  %s\n  bundle   %s\n",
 		s.OPA, redis, s.API, path, kind, s.Issuer, s.Control, s.Bundle)

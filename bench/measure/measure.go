@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -128,6 +129,12 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 	if (o.Target == "") != (o.Issuer == "") {
 		return nil, errors.New("a target needs its issuer, and an issuer its target")
 	}
+	if u, err := url.Parse(o.Target); o.Target != "" && (err != nil || u.Scheme != "http" || u.Host == "") {
+		return nil, fmt.Errorf("target %q: want a URL such as http://localhost:3001", o.Target)
+	}
+	if u, err := url.Parse(o.Issuer); o.Issuer != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
+		return nil, fmt.Errorf("issuer %q: want a URL such as http://localhost:8080/auth/realms/cwms", o.Issuer)
+	}
 	data, err := k6.Read()
 	if err != nil {
 		return nil, err
@@ -176,6 +183,9 @@ func Run(ctx context.Context, o Options) (*report.Report, error) {
 			r.Machine.Versions = versions(ctx, b.st)
 		}
 		r.Budgets = b.budgets(r)
+	}
+	if len(r.Tables) == 0 {
+		return nil, fmt.Errorf("nothing was measured: %s", strings.Join(r.LeftOut, "; "))
 	}
 	r.Seconds = time.Since(b.start).Seconds()
 	return r, nil

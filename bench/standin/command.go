@@ -29,6 +29,9 @@ func Command(ctx context.Context, args []string, stderr io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unknown argument %q", flags.Arg(0))
+	}
 	if err := alone(*name, os.Getenv("CWMS_API_URL")); err != nil {
 		return err
 	}
