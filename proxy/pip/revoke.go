@@ -10,11 +10,12 @@ import (
 
 // Revocation says what became of an invalidation.
 type Revocation struct {
-	Contexts int // contexts that were there and are gone
+	Contexts int `json:"contexts"` // contexts that were there and are gone
 	// The replicas of Redis, and those that have deleted the context too. A replica
 	// that has not may take over with the old context in it, which no proxy uses
 	// then: it names another process.
-	Replicas, Acknowledged int
+	Replicas     int `json:"replicas"`
+	Acknowledged int `json:"acknowledged"`
 }
 
 func (s *Source) contextKey(user string) string {
