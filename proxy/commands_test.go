@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"io"
+	"net"
 	"strings"
 	"testing"
 )
@@ -24,6 +25,29 @@ func TestSubcommandHelp(t *testing.T) {
 			if err := run(t.Context(), []string{c.name, "extra"}, nil, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), `want no arguments, got ["extra"]`) {
 				t.Errorf("%s extra: %v", c.name, err)
 			}
+		}
+	}
+}
+
+// What cannot be served or looked up is said with the name of what is to be changed.
+func TestFaultsAreNamed(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	_, port, _ := net.SplitHostPort(taken.Addr().String())
+	local := enough("HOST=127.0.0.1", "REDIS_URL=", "PORT=0", "ADMIN_ADDR="+taken.Addr().String())
+	for _, c := range []struct {
+		args, environ []string
+		want          string
+	}{
+		{nil, append(local, "PORT="+port), "HOST and PORT: "},
+		{nil, local, "ADMIN_ADDR: "},
+		{[]string{"routes", "get", "/cwms-data/offices"}, nil, `method "get": want GET, HEAD, POST`},
+	} {
+		if err := run(t.Context(), c.args, c.environ, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v, want %s", c.args, err, c.want)
 		}
 	}
 }

@@ -174,7 +174,7 @@ func (p *proxy) serve(ctx context.Context) error {
 	}
 	admin, err := net.Listen("tcp", p.config.AdminAddr)
 	if err != nil {
-		return fmt.Errorf("cannot listen for the admin: %w", err)
+		return fmt.Errorf("cannot listen: ADMIN_ADDR: %w", err)
 	}
 
 	background, stopBackground := context.WithCancel(context.Background())

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 
+	"headgate/proxy/authz"
 	"headgate/proxy/route"
 )
 
@@ -48,7 +49,10 @@ func routesCommand(_ context.Context, args, environ []string, out io.Writer) err
 		return fmt.Errorf("%s is not below %s", target.Path, c.Upstream.url())
 	}
 	var m route.Match
-	if err := t.Match(&m, []byte(args[0]), target); err != nil {
+	switch err := t.Match(&m, []byte(args[0]), target); {
+	case errors.Is(err, authz.ErrMethodNotAllowed):
+		return fmt.Errorf("method %q: want GET, HEAD, POST, PUT, PATCH, DELETE or OPTIONS", args[0])
+	case err != nil:
 		return err
 	}
 	switch {

@@ -18,7 +18,7 @@ import (
 func (p *proxy) listen(address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("HOST and PORT: %w", err)
 	}
 	if p.config.TLSCert == "" {
 		return pep.Listen(l, nil), nil
