@@ -152,6 +152,12 @@ func (h *head) line(name, value []byte) error {
 		if bytes.IndexByte(value, '@') >= 0 {
 			return authz.Refuse(authz.ErrMalformed, "the Host header has user information")
 		}
+		// fasthttp lets these pass, and the API is told the value.
+		for _, c := range value {
+			if c >= 0x80 || c == '"' || c == '<' || c == '>' {
+				return authz.Refuse(authz.ErrMalformed, "the Host header has a character that is not allowed")
+			}
+		}
 	case "x-test-user":
 		h.testUser = value
 	case "x-authorize-secret":
