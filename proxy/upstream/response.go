@@ -127,6 +127,9 @@ func (a *answer) copyLines(f *Forwarder, block []byte, q *request) error {
 	if err != nil {
 		return err
 	}
+	if bytes.ContainsFunc(line[:len(line)-2], isControl) {
+		return errNoHead // fasthttp looks at headers only
+	}
 	a.head = append(a.head[:0], line...)
 	for len(rest) > 2 {
 		if line, rest, err = cutLine(rest); err != nil {
@@ -173,6 +176,9 @@ func (a *answer) copyLines(f *Forwarder, block []byte, q *request) error {
 	}
 	return nil
 }
+
+// isControl reports whether a character may not stand in a status line (RFC 9112, 4).
+func isControl(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
 
 // cutLine cuts the first line, which must end with CRLF and hold no other CR.
 func cutLine(b []byte) (line, rest []byte, err error) {

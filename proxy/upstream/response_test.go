@@ -158,6 +158,8 @@ func TestAnswerRefused(t *testing.T) {
 		{"a line without CR", "HTTP/1.1 200 OK\r\nX: a\nY: b\r\nContent-Length: 2\r\n\r\nok", 502},
 		{"a space in a name", "HTTP/1.1 200 OK\r\nX A: a\r\nContent-Length: 2\r\n\r\nok", 502},
 		{"a control byte", "HTTP/1.1 200 OK\r\nX: a\x00b\r\nContent-Length: 2\r\n\r\nok", 502},
+		{"a control byte in the reason", "HTTP/1.1 200 O\x00K\r\nContent-Length: 2\r\n\r\nok", 502},
+		{"an escape in the reason", "HTTP/1.1 200 \x1b[2J\r\nContent-Length: 2\r\n\r\nok", 502},
 		{"interim answers without end", strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 40), 502},
 		{"a head that breaks off", "HTTP/1.1 200 OK\r\nX-Half: ", 502},
 		{"a body that breaks off", "HTTP/1.1 200 OK\r\nSet-Cookie: secret=1\r\nContent-Length: 9\r\n\r\nok", 502},
