@@ -31,11 +31,9 @@ var stagesOf = []stage{
 		"runtime.mcall", "runtime.schedule", "runtime.mstart", "runtime.sysmon", "runtime.gopark", "runtime.goready", "runtime.ready", "runtime.morestack", "internal/poll.runtime_poll",
 	}},
 	{"decision record and metrics", true, []string{"headgate/proxy/pep.(*Handler).finish", "headgate/proxy/pep.(*Handler).end", "headgate/proxy/pep.(*Recorder)", "headgate/proxy/pep.(*Buffered)"}},
+	{"user context", true, []string{"headgate/proxy/pep.(*Handler).describe"}},
 	{"verify the credential", true, []string{"headgate/proxy/pep.(*Handler).identify"}},
-	{"user context", true, []string{"headgate/proxy/pep.(*Handler).gather"}},
-	{"question and decision", true, []string{
-		"headgate/proxy/pep.(*Handler).understand", "headgate/proxy/pep.(*Handler).describe", "headgate/proxy/pep.(*Handler).decide", "headgate/proxy/pep.(*Handler).ask",
-	}},
+	{"question and decision", true, []string{"headgate/proxy/pep.(*Handler).understand", "headgate/proxy/pep.(*Handler).decide", "headgate/proxy/pep.(*Handler).ask"}},
 	{"forward and read the API's answer", false, []string{"headgate/proxy/pep.(*Handler).forward"}},
 	{"write the answer", false, []string{"headgate/proxy/pep.(*conn).Write", "github.com/valyala/fasthttp.writeResponse", "github.com/valyala/fasthttp.(*Response", "bufio.(*Writer)"}},
 	{"read and parse the request", false, []string{
