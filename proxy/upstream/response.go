@@ -127,7 +127,7 @@ func (a *answer) copyLines(f *Forwarder, block []byte, q *request) error {
 	if err != nil {
 		return err
 	}
-	if bytes.ContainsFunc(line[:len(line)-2], isControl) {
+	if hasControl(line[:len(line)-2]) {
 		return errNoHead // fasthttp looks at headers only
 	}
 	a.head = append(a.head[:0], line...)
@@ -177,8 +177,16 @@ func (a *answer) copyLines(f *Forwarder, block []byte, q *request) error {
 	return nil
 }
 
-// isControl reports whether a character may not stand in a status line (RFC 9112, 4).
-func isControl(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
+// hasControl reports whether there is a character that no status line may have (RFC
+// 9112, 4).
+func hasControl(line []byte) bool {
+	for _, c := range line {
+		if c < ' ' && c != '\t' || c == 0x7f {
+			return true
+		}
+	}
+	return false
+}
 
 // cutLine cuts the first line, which must end with CRLF and hold no other CR.
 func cutLine(b []byte) (line, rest []byte, err error) {
