@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -53,8 +54,25 @@ func Digest(r *Report) string {
 		b.WriteString("\nSide by side at saturation, in interleaved slices of one run; Headgate verifies, decides and records every request, the others forward:\n\n")
 		t.only("throughput", "CPU per request", "CPU, of bare hop's", "p50", "p99").grid(&b)
 	}
-	b.WriteString("\nAll tables, with budgets and charts: [bench/results](bench/results/results.md).\n")
+	b.WriteString("\n" + r.verdict() + "\nAll tables, with budgets and charts: [bench/results](bench/results/results.md).\n")
 	return b.String()
+}
+
+// verdict says in a sentence which budgets are not met.
+func (r *Report) verdict() string {
+	if len(r.Budgets) == 0 {
+		return "No budget was measured."
+	}
+	var missed []string
+	for _, budget := range r.Budgets {
+		if !budget.Met {
+			missed = append(missed, fmt.Sprintf("%s: %s (%s)", budget.Claim, cmp.Or(budget.Measured, budget.Verdict()), budget.Limit))
+		}
+	}
+	if len(missed) == 0 {
+		return fmt.Sprintf("All of %d budgets are met.", len(r.Budgets))
+	}
+	return fmt.Sprintf("Of %d budgets %d are met. Not: %s.", len(r.Budgets), len(r.Budgets)-len(missed), strings.Join(missed, "; "))
 }
 
 // only is the table with these columns alone.

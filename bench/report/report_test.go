@@ -370,3 +370,17 @@ func TestDigestRows(t *testing.T) {
 		t.Error(text)
 	}
 }
+
+func TestVerdict(t *testing.T) {
+	met, missed := Budget{Claim: "a", Limit: "at most 1", Measured: "1", Met: true}, Budget{Claim: "b", Limit: "at most 2", Measured: "3"}
+	unknown := Budget{Claim: "c", Limit: "more than 4"}
+	for want, budgets := range map[string][]Budget{
+		"No budget was measured.":   nil,
+		"All of 2 budgets are met.": {met, met},
+		"Of 3 budgets 1 are met. Not: b: 3 (at most 2); c: not measured (more than 4).": {met, missed, unknown},
+	} {
+		if got := (&Report{Budgets: budgets}).verdict(); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
