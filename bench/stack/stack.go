@@ -650,17 +650,34 @@ func choosePorts(o Options, given map[string]string) (ports, error) {
 }
 
 // freePort draws from below the range that the kernel takes for outgoing
-// connections, so that none of those gets in between.
+// connections, so that none of those gets in between. Until its server listens, and
+// as long as this process lives, the same port of UDP is held: nobody else who draws
+// comes upon it.
 func freePort() (int, error) {
 	for range 100 {
 		port := 12_000 + mathrand.IntN(20_000)
-		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
-		if err == nil {
-			l.Close()
-			return port, nil
+		address := "127.0.0.1:" + strconv.Itoa(port)
+		hold, err := net.ListenPacket("udp", address)
+		if err != nil {
+			continue
 		}
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			hold.Close()
+			continue
+		}
+		l.Close()
+		held.Lock()
+		held.ports = append(held.ports, hold)
+		held.Unlock()
+		return port, nil
 	}
 	return 0, errors.New("cannot find a free port")
+}
+
+var held struct {
+	sync.Mutex
+	ports []net.PacketConn
 }
 
 func secret() string { return rand.Text() }
