@@ -53,20 +53,8 @@ func TestShippedUsersAgree(t *testing.T) {
 // Three servers and three Sentinels with the files as they are shipped: a failover
 // works with the permissions that their users have.
 func TestShippedSentinel(t *testing.T) {
-	first := redistest.Shipped(t, "sentinel/redis.conf", nil)
-	for range 2 {
-		redistest.Shipped(t, "sentinel/redis.conf", nil, "--replicaof", "127.0.0.1 "+first.Port())
-	}
-	var sentinels []string
-	var one *redistest.Server
-	for range 3 {
-		one = redistest.Shipped(t, "sentinel/sentinel.conf", []string{"redis-1 6379", "127.0.0.1 " + first.Port()}, "--sentinel")
-		sentinels = append(sentinels, one.Addr)
-	}
-	redistest.Eventually(t, "the replicas are known", func() bool { return strings.Count(one.Do("sentinel", "replicas", "contexts"), "runid") == 2 })
-	redistest.Eventually(t, "the Sentinels know each other", func() bool { return strings.Count(one.Do("sentinel", "sentinels", "contexts"), "runid") == 2 })
-
-	r, heard := open(t, "redis://proxy:headgate@"+sentinels[0]+"?master_set=contexts&addr="+sentinels[1]+"&addr="+sentinels[2])
+	first, _, url := redistest.HighAvailability(t)
+	r, heard := open(t, url)
 	redistest.Eventually(t, "Redis takes writes", func() bool { return r.Set(t.Context(), "user:a", "1", time.Hour) == nil })
 	before, err := r.RunID(t.Context(), "user:a")
 	if err != nil {

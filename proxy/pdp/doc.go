@@ -9,7 +9,8 @@
 // the operator's. Errors are never stored.
 //
 // Equal questions in flight are asked once, by the first and under its deadline,
-// whether or not its client still waits. To those that joined it the answer is a reused one and meets the same rules as a cached one.
+// whether or not its client still waits. To those that joined it the answer is a
+// reused one and meets the same rules as a cached one.
 // The number of questions in flight is bounded, that of anonymous callers to
 // half: a flood of strangers leaves the other half to everybody else.
 //

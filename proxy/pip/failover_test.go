@@ -24,19 +24,7 @@ func TestFaultFailoverUnderTraffic(t *testing.T) {
 		{"frozen", (*redistest.Server).Freeze, (*redistest.Server).Thaw},
 	} {
 		t.Run(f.what, func(t *testing.T) {
-			first := redistest.Shipped(t, "sentinel/redis.conf", nil)
-			for range 2 {
-				redistest.Shipped(t, "sentinel/redis.conf", nil, "--replicaof", "127.0.0.1 "+first.Port())
-			}
-			var sentinels []string
-			var one *redistest.Server
-			for range 3 {
-				one = redistest.Shipped(t, "sentinel/sentinel.conf", []string{"redis-1 6379", "127.0.0.1 " + first.Port()}, "--sentinel")
-				sentinels = append(sentinels, one.Addr)
-			}
-			eventually(t, "the replicas are known", func() bool { return strings.Count(one.Do("sentinel", "replicas", "contexts"), "runid") == 2 })
-			eventually(t, "the Sentinels know each other", func() bool { return strings.Count(one.Do("sentinel", "sentinels", "contexts"), "runid") == 2 })
-			url := "redis://proxy:headgate@" + sentinels[0] + "?master_set=contexts&addr=" + sentinels[1] + "&addr=" + sentinels[2]
+			first, one, url := redistest.HighAvailability(t)
 
 			a := newAPI(t)
 			var replicas []*Source

@@ -166,6 +166,25 @@ func Shipped(t testing.TB, file string, replace []string, args ...string) *Serve
 	return s
 }
 
+// HighAvailability starts a primary, two replicas and three Sentinels with the files
+// as they are shipped, and returns when they know each other: the primary, one of the
+// Sentinels, and the URL by which the proxy finds whoever is primary.
+func HighAvailability(t testing.TB) (primary, sentinel *Server, url string) {
+	t.Helper()
+	primary = Shipped(t, "sentinel/redis.conf", nil)
+	for range 2 {
+		Shipped(t, "sentinel/redis.conf", nil, "--replicaof", "127.0.0.1 "+primary.Port())
+	}
+	var sentinels []string
+	for range 3 {
+		sentinel = Shipped(t, "sentinel/sentinel.conf", []string{"redis-1 6379", "127.0.0.1 " + primary.Port()}, "--sentinel")
+		sentinels = append(sentinels, sentinel.Addr)
+	}
+	Eventually(t, "the replicas are known", func() bool { return strings.Count(sentinel.Do("sentinel", "replicas", "contexts"), "runid") == 2 })
+	Eventually(t, "the Sentinels know each other", func() bool { return strings.Count(sentinel.Do("sentinel", "sentinels", "contexts"), "runid") == 2 })
+	return primary, sentinel, "redis://proxy:headgate@" + sentinels[0] + "?master_set=contexts&addr=" + sentinels[1] + "&addr=" + sentinels[2]
+}
+
 // configure gives the server a file.
 func (s *Server) configure(text string) {
 	if err := os.WriteFile(s.file(), []byte(text), 0o600); err != nil {
